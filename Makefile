@@ -10,6 +10,7 @@ SLOWEST ?= 0
 CUTS ?= 1000
 SEEDS ?= 1000
 KILLS ?= 100
+FAULTS ?= 20
 SEEDS_COMPILED ?= 500
 FIRST_COMPILED ?= 1250
 KILLS_COMPILED ?= 5
@@ -32,7 +33,7 @@ export UV_PROJECT_ENVIRONMENT := .venv
 # Containers often set this. Each start of Python would then compile all imports: two thirds of a broker's start time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run install test test-all test-spark compiled test-compiled spark-versions spark-hosts sim simulate crash crash-queues crash-sinks test-sources crash-spark fuzz-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish pictures wheels clean
+.PHONY: help run install test test-all test-spark compiled test-compiled spark-versions spark-hosts sim simulate crash crash-queues crash-sinks chaos-cluster test-sources crash-spark fuzz-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish pictures wheels clean
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -171,6 +172,9 @@ crash: install   ## kill a broker under load KILLS times and check that nothing 
 
 crash-queues: install  ## kill a broker with queues and its consumers KILLS times and check that no message is lost
 	.venv/bin/python tests/crash/queues --kills $(KILLS)
+
+chaos-cluster: install  ## kill and stop brokers and NATS servers of a cluster FAULTS times and check that no message is lost
+	.venv/bin/python tests/crash/cluster --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
 
 crash-sinks: install  ## kill a broker with a sink (or with a source: SOURCE=redis) KILLS times and check that no message is lost
 	.venv/bin/python tests/crash/sinks --kills $(KILLS) $(if $(SOURCE),--source $(SOURCE))

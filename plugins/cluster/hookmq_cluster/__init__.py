@@ -1,0 +1,1 @@
+"""Joins several brokers to one, on NATS JetStream."""

@@ -1,0 +1,153 @@
+"""Where a client's session is, and how a node gets the only right to it.
+
+A durable session has an entry in the log that names its lane. A node creates the entry before the session, on condition
+that there is none. Sessions that end with their connection have no entry: the node that opens one tells all others to
+disconnect the client.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgpack  # type: ignore[import-untyped]
+from hookmq.cluster_api import Here, Place, Refused, Relaying
+from hookmq.plugin import ClientInfo, ReasonCode, Runtime
+
+from hookmq_cluster.engine import Appended, Engine, Entry, Stored, Unavailable
+from hookmq_cluster.engine import Refused as NotAppended
+from hookmq_cluster.membership import Member
+from hookmq_cluster.names import Names
+
+_VERSION: Final = 1
+_SEEN: Final = 10_000
+"""How many lookups are remembered until the client is claimed."""
+_UNAVAILABLE: Final = Refused(ReasonCode.SERVER_UNAVAILABLE, "the cluster does not answer")
+_LOST: Final = Refused(ReasonCode.SERVER_BUSY, "the client is connecting to another node as well")
+
+
+def encode_session(client_id: str, lane: str) -> bytes:
+    """Return the stored form of the entry that names a session's lane."""
+    return bytes(msgpack.packb((_VERSION, client_id, lane)))
+
+
+def decode_session(data: bytes) -> tuple[str, str] | None:
+    """Return a client id and a lane, or None if the entry has another version or is damaged."""
+    try:
+        version, client_id, lane = msgpack.unpackb(data)[:3]
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return None
+    if version != _VERSION or not isinstance(client_id, str) or not isinstance(lane, str):
+        return None
+    return client_id, lane
+
+
+class Claims:
+    """Finds and claims clients.
+
+    `home` is the lane for new sessions. `lane_of` returns the lane of a session on this node, `place` gets the lane
+    of a new one. `owner` returns the live owner of a lane, or None. `relaying` returns how to reach a node that has a
+    lane. `kick` tells all other nodes to disconnect a client whose connection is older.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        names: Names,
+        runtime: Runtime,
+        node: str,
+        home: str,
+        lane_of: Callable[[str], str | None],
+        place: Callable[[str, str], None],
+        owner: Callable[[str], Member | None],
+        relaying: Callable[[Member, str], Relaying],
+        kick: Callable[[str, float], None],
+    ) -> None:
+        self._engine = engine
+        self._names = names
+        self._runtime = runtime
+        self._node = node
+        self._home = home
+        self._lane_of = lane_of
+        self._place = place
+        self._owner = owner
+        self._relaying = relaying
+        self._kick = kick
+        self._seen: dict[str, int] = {}
+        """The sequence of the entry of clients that have no session, from the last lookup."""
+
+    def locate(self, client_id: str, done: Callable[[Place], None]) -> None:
+        """Find the node that has the client's session; see `hookmq.cluster_api.Cluster.locate`."""
+        self._look(client_id, done, exact=False)
+
+    def _look(self, client_id: str, done: Callable[[Place], None], exact: bool) -> None:
+        def found(stored: Stored | None | Unavailable) -> None:
+            if isinstance(stored, Unavailable):
+                done(_UNAVAILABLE)
+                return
+            if stored is None or not stored.data:
+                self._remember(client_id, stored.sequence if stored is not None else 0)
+                done(Here())
+                return
+            entry = decode_session(stored.data)
+            if entry is None or entry[0] != client_id:
+                self._runtime.log("error", "cluster.session_unreadable", subject=stored.subject)
+                done(Refused(ReasonCode.SERVER_UNAVAILABLE, "the session's node is not known"))
+                return
+            lane = entry[1]
+            owner = self._owner(lane)
+            if owner is None:
+                reason = "the node with the session is down, and no other one has taken over yet"
+                done(Refused(ReasonCode.SERVER_UNAVAILABLE, reason))
+            elif owner.node == self._node:
+                self._place(client_id, lane)
+                done(Here())
+            else:
+                done(self._relaying(owner, lane))
+
+        self._engine.last(self._names.session(client_id), found, exact)
+
+    def _remember(self, client_id: str, sequence: int) -> None:
+        seen = self._seen
+        seen[client_id] = sequence
+        if len(seen) > _SEEN:
+            del seen[next(iter(seen))]
+
+    def claim(
+        self, client: ClientInfo, durable: bool, clean: bool, done: Callable[[Refused | None], None]
+    ) -> None:
+        """Make this node the only one that has the client; see `hookmq.cluster_api.Cluster.claim`."""
+        client_id = client.client_id
+        sequence = self._seen.pop(client_id, None)
+        self._kick(client_id, client.connected_at)
+        if not durable or self._lane_of(client_id) is not None:
+            done(None)
+        elif sequence is not None:
+            self._create(client_id, sequence, done)
+        else:
+            # It was not looked up, because a session here has ended meanwhile.
+            def located(place: Place) -> None:
+                if isinstance(place, Refused):
+                    done(place)
+                elif not isinstance(place, Here):
+                    done(_LOST)
+                elif self._lane_of(client_id) is not None:
+                    done(None)
+                else:
+                    self._create(client_id, self._seen.pop(client_id, 0), done)
+
+            self._look(client_id, located, exact=True)
+
+    def _create(
+        self, client_id: str, sequence: int, done: Callable[[Refused | None], None]
+    ) -> None:
+        subject = self._names.session(client_id)
+        data = encode_session(client_id, self._home)
+        entry = Entry(subject, data, (subject, sequence), replace=True)
+
+        def answered(result: Appended | NotAppended | Unavailable) -> None:
+            if isinstance(result, Appended):
+                self._place(client_id, self._home)
+                done(None)
+            else:
+                done(_LOST if isinstance(result, NotAppended) else _UNAVAILABLE)
+
+        self._engine.commit((entry,), answered)

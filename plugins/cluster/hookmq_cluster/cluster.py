@@ -1,0 +1,390 @@
+"""This node's part of the cluster: what the broker calls, and how the parts work together.
+
+subscriptions -> interest -> other nodes' interest -> forwarding -> links (volatile) or the log (durable) -> inbox
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from hookmq.cluster_api import Node, Place, Refused, Relaying, RelayTarget, RemoteRoute
+from hookmq.plugin import (
+    ClientInfo,
+    Message,
+    ReasonCode,
+    Runtime,
+    StoreError,
+    Subscription,
+)
+from hookmq.storage_api import CommitId, StoreFailed
+
+from hookmq_cluster.claims import Claims
+from hookmq_cluster.engine import Engine, Entry, Stored, Unavailable
+from hookmq_cluster.forwarding import Forwarding
+from hookmq_cluster.inbox import Inbox
+from hookmq_cluster.interest import Interest
+from hookmq_cluster.keeper import LaneKeeper, answer
+from hookmq_cluster.lanes import Lanes, Owner
+from hookmq_cluster.links import Links
+from hookmq_cluster.membership import Member, Membership
+from hookmq_cluster.names import Names
+from hookmq_cluster.retained import Retained
+from hookmq_cluster.store import ClusterStore
+from hookmq_cluster.wire_messages import (
+    Ack,
+    HandOver,
+    HandOverAnswer,
+    Hello,
+    Kick,
+    Open,
+    Packet,
+    Reopen,
+    WireMessage,
+    WireReader,
+    encode,
+)
+
+_NAMESAKE: Final = 1.0
+"""Seconds for which a starting node waits for another process with its name to answer."""
+_GIVING: Final = 5.0
+"""Seconds for which a leaving node waits until another one has a lane."""
+_LOOKS: Final = 6
+"""Looks for lanes without a living owner, in one lease."""
+
+
+class JoinedCluster:
+    """The other nodes, as this broker sees them. Implements `hookmq.cluster_api.Cluster`.
+
+    `relaying` returns how to relay a connection to a node that has a lane.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        runtime: Runtime,
+        engine: Engine,
+        node: str,
+        boot: str,
+        lease: float,
+        relaying: Callable[[Member, str], Relaying],
+    ) -> None:
+        self.name = name
+        self.me = Member(node, boot, "")
+        self.lease = lease
+        self._runtime = runtime
+        self._engine = engine
+        self._names = names = Names(name)
+        self._node: Node
+        self.home = home = node
+        self.ready = False
+        """Whether this node has joined, so that clients may connect."""
+        self._namesake = ""
+        self._reader = WireReader(runtime)
+        self._ends: list[Callable[[], None]] = []
+        self.links = Links(runtime, node, boot, self._transmit)
+        self.store = ClusterStore(
+            engine, names, runtime, node, boot, home,
+            lambda record: self.retained.entries(record),
+            lambda: self.forwarding.take_entries(),
+            lambda commit, last: self.retained.committed(commit, last),
+            lambda lane, reason: self._lost(lane, reason),
+        )  # fmt: skip
+        self.interest = Interest(runtime, self.links, home, self.store.lane_of)
+        self._retained_read: Callable[[], None] = _nothing
+        self.retained = Retained(engine, names, runtime, node, boot, lambda: self._retained_read())
+        self.forwarding = Forwarding(runtime, names, node, boot, self.links, self.interest)
+        self.inbox = Inbox(
+            engine, names, runtime, self.store, self.links, self.interest.local.moving
+        )
+        self.lanes = Lanes(engine, names, runtime, self.me, self._owner_changed)
+        self.membership = Membership(
+            engine, names, runtime, self.me, lease,
+            lambda: (names.own(home), self.lanes.fences.get(home, 0)),
+            self._joined, self._left, self._expelled,
+        )  # fmt: skip
+        self.membership.lapsed = self.interest.lapsed
+        self.claims = Claims(
+            engine, names, runtime, node, home,
+            self.store.lane_of, self.store.place, self._owner, relaying, self._kick,
+        )  # fmt: skip
+        self.keeper: LaneKeeper
+
+    # --- what the broker calls -------------------------------------------------------------------------------------
+
+    def attach(self, node: Node) -> None:
+        self._node = node
+        self.interest.attach(node)
+        self.inbox.attach(node)
+        self.retained.attach(node)
+        self.keeper = LaneKeeper(
+            self._runtime, self.me, self.home, node, self.lanes, self.store, self.inbox,
+            self.interest, self.membership, self._ask_for_lane,
+        )  # fmt: skip
+
+    def relay_target(self, listener: str) -> RelayTarget | None:
+        """Return this node's listener for connections that other nodes relay, or None."""
+        return self._node.relay_target(listener) if self.ready else None
+
+    def owns(self, lane: str) -> bool:
+        """Return whether this node has the sessions of `lane`."""
+        return lane in self.keeper.open
+
+    def locate(self, client_id: str, done: Callable[[Place], None]) -> None:
+        if not self.ready:
+            done(Refused(ReasonCode.SERVER_UNAVAILABLE, "the node has not joined its cluster yet"))
+        else:
+            self.claims.locate(client_id, done)
+
+    def claim(
+        self, client: ClientInfo, durable: bool, clean: bool, done: Callable[[Refused | None], None]
+    ) -> None:
+        self.claims.claim(client, durable, clean, done)
+
+    def subscribed(
+        self, client_id: str, durable: bool, subscription: Subscription, added: bool
+    ) -> None:
+        self.interest.subscribed(client_id, durable, subscription, added)
+
+    def settled(self, done: Callable[[], None]) -> bool:
+        return self.interest.settled(done)
+
+    def online(self, owner: str, members: int) -> None:
+        self.interest.online(owner, members)
+
+    def elsewhere(self, owner: str) -> bool:
+        return self.interest.elsewhere(owner)
+
+    def hand_on(self, owner: str, message: Message) -> bool:
+        return self.forwarding.hand_on(owner, message)
+
+    def forward(self, message: Message, route: RemoteRoute) -> bool:
+        return self.forwarding.forward(message, route)
+
+    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+        self.forwarding.flush(commit, done)
+
+    # --- joining and leaving ---------------------------------------------------------------------------------------
+
+    async def join(self, address: str) -> None:
+        """Join the cluster. `address` is that of this node's relay listener. Return once clients may connect.
+
+        Raises StoreError if another process has this node's name, or if the home lane is damaged.
+        """
+        runtime = self._runtime
+        self.me = self.membership.me = Member(self.me.node, self.me.boot, address)
+        for subject in (self._names.everyone, self._names.node(self.me.node)):
+            self._ends.append(self._engine.listen(subject, self._receive))
+        self._engine.on_connection(self._connection_changed)
+        await self._refuse_namesake()
+        self.lanes.watch()
+        while isinstance(await answer(runtime, self.membership.watch), Unavailable):
+            runtime.log("warning", "cluster.engine_silent")
+            await self._pause(1.0)
+        await self.keeper.open_home()
+        await self._read_retained()
+        self._send_all(Hello(address, True))
+        waited = 0.0
+        while not self.interest.synced and waited < 2 * self.lease:
+            await self._pause(0.05)
+            waited += 0.05
+        self.ready = True
+        runtime.call_later(self.lease / _LOOKS, self._look)
+        runtime.log(
+            "info", "cluster.joined", node=self.me.node, members=len(self.membership.others) + 1
+        )
+
+    async def secret(self) -> str:
+        """Return the secret that all nodes of the cluster share. The first node creates it."""
+        subject = self._names.secret
+        new = Entry(subject, self._runtime.token(32).encode(), (subject, 0))
+
+        def look(done: Callable[[Stored | Unavailable | None], None]) -> None:
+            self._engine.last(subject, done, exact=True)
+
+        def create(done: Callable[[object], None]) -> None:
+            self._engine.commit((new,), done)
+
+        while True:
+            stored = await answer(self._runtime, look)
+            if isinstance(stored, Stored):
+                return stored.data.decode()
+            if stored is None:
+                await answer(self._runtime, create)
+            else:
+                await self._pause(1.0)
+
+    async def _read_retained(self) -> None:
+        read = self._runtime.promise()
+        self._retained_read = partial(read.set_result, None)
+        self.retained.start()
+        await read
+
+    async def _refuse_namesake(self) -> None:
+        self._send(self.me.node, Hello("", True))
+        await self._pause(_NAMESAKE)
+        if self._namesake:
+            raise StoreError(
+                f"another process is already node {self.me.node!r} of cluster {self.name!r}, "
+                f"at {self._namesake}: give each node its own name"
+            )
+
+    async def leave(self) -> None:
+        """Give all lanes to other nodes, and leave the cluster. A lane that cannot be given away stays in the log, and
+        is adopted unless this node returns."""
+        self.ready = False
+        self.keeper.leaving = True
+        for lane in list(self.keeper.open):
+            await self._give_away(lane)
+        for end in self._ends:
+            end()
+        self._ends.clear()
+        self.lanes.close()
+        for lane in list(self.keeper.open):
+            self.inbox.close_lane(lane)
+        self.retained.close()
+        stopped = self._runtime.promise()
+        self.membership.stop(partial(stopped.set_result, None))
+        await stopped
+
+    async def _give_away(self, lane: str) -> None:
+        members = self.membership.others
+        if not members:
+            return
+        fewest = min(members, key=lambda node: (len(self.lanes.of(node)), node))
+        given = self._runtime.promise()
+
+        def done(reason: str) -> None:
+            if not given.done():
+                given.set_result(reason)
+
+        too_late = self._runtime.call_later(_GIVING, partial(done, "the log does not answer"))
+        self.keeper.give(lane, members[fewest], done)
+        reason = await given
+        too_late.cancel()
+        if reason:
+            self._runtime.log("warning", "cluster.lane_kept", lane=lane, reason=reason)
+
+    async def _pause(self, seconds: float) -> None:
+        promise = self._runtime.promise()
+        self._runtime.call_later(seconds, partial(promise.set_result, None))
+        await promise
+
+    def _connection_changed(self, connected: bool) -> None:
+        if connected:
+            self.links.reconnected()
+
+    def _look(self) -> None:
+        if not self.keeper.leaving:
+            self.keeper.look()
+            self._runtime.call_later(self.lease / _LOOKS, self._look)
+
+    # --- what the other nodes cause --------------------------------------------------------------------------------
+
+    def _receive(self, subject: str, data: bytes) -> None:
+        received = self._reader.read(subject, data)
+        if received is None or received.boot == self.me.boot:
+            return
+        node, boot, message = received
+        if node == self.me.node:
+            self._meet_namesake(message)
+            return
+        self.membership.heard_from(node)
+        if isinstance(message, Open | Reopen | Packet | Ack):
+            self.links.receive(node, boot, message)
+        elif isinstance(message, Kick):
+            self._kicked(node, message)
+        elif isinstance(message, Hello):
+            self.membership.look()
+            if message.answer:
+                self._send(node, Hello(self.me.address, False))
+        elif isinstance(message, HandOver):
+            self._asked_for_lane(node, boot, message)
+
+    def _meet_namesake(self, message: WireMessage) -> None:
+        if not isinstance(message, Hello):
+            return
+        if message.answer:
+            self._send(self.me.node, Hello(self.me.address or "an unknown address", False))
+        elif not self.ready:
+            self._namesake = message.address
+
+    def _kicked(self, node: str, kick: Kick) -> None:
+        connected = self._node.connected_at(kick.client_id)
+        if connected is None or self.store.lane_of(kick.client_id) is not None:
+            return
+        if (connected, self.me.node) < (kick.stamp, node):
+            self._node.disconnect(
+                kick.client_id, ReasonCode.SESSION_TAKEN_OVER, "another connection took over"
+            )
+
+    def _asked_for_lane(self, node: str, boot: str, message: HandOver) -> None:
+        def done(reason: str) -> None:
+            self._send(node, HandOverAnswer(message.request, message.lane, reason))
+
+        if message.lane != node:
+            done(f"lane {message.lane!r} is not the home lane of node {node!r}")
+        else:
+            self.keeper.give(message.lane, Member(node, boot, ""), done)
+
+    def _joined(self, member: Member) -> None:
+        self._runtime.log("info", "cluster.member_joined", node=member.node, address=member.address)
+        self.interest.member_joined(member.node, member.boot)
+        self._update_owners(member.node)
+
+    def _left(self, member: Member) -> None:
+        self._runtime.log("warning", "cluster.member_left", node=member.node)
+        self.interest.member_left(member.node)
+        self.forwarding.node_gone(member.node)
+        self._update_owners(member.node)
+        self.keeper.look()
+
+    def _update_owners(self, node: str) -> None:
+        for lane in self.lanes.of(node):
+            self._owner_changed(lane, self.lanes.owners[lane])
+
+    def _owner_changed(self, lane: str, owner: Owner) -> None:
+        if owner.node == self.me.node and owner.boot == self.me.boot:
+            self.interest.lane_owner(lane, owner.node)
+            if lane not in self.lanes.fences:
+                self.keeper.given(lane, owner.sequence)
+            return
+        if lane in self.keeper.open:
+            self._lost(lane, f"node {owner.node!r} owns the lane now")
+        live = self.membership.others.get(owner.node)
+        alive = live is not None and live.boot == owner.boot
+        self.interest.lane_owner(lane, owner.node if alive else None)
+
+    def _lost(self, lane: str, reason: str) -> None:
+        self.keeper.lost(lane, reason)
+        if lane == self.home:
+            self._expelled(reason)
+
+    def _expelled(self, reason: str) -> None:
+        """Stop the broker: another process has the home lane, so nothing can be committed."""
+        self.ready = False
+        self._node.fail(f"node {self.me.node!r} was expelled from cluster {self.name!r}: {reason}")
+
+    # --- what this node asks the others ----------------------------------------------------------------------------
+
+    def _owner(self, lane: str) -> Member | None:
+        return self.keeper.live_owner(lane)
+
+    def _kick(self, client_id: str, stamp: float) -> None:
+        if self.membership.others:
+            self._send_all(Kick(client_id, float(stamp)))
+
+    def _ask_for_lane(self, node: str, lane: str) -> None:
+        self._send(node, HandOver(0, lane))
+
+    def _send(self, node: str, message: WireMessage) -> None:
+        self._transmit(node, encode(self.me.node, self.me.boot, message))
+
+    def _send_all(self, message: WireMessage) -> None:
+        self._engine.send(self._names.everyone, encode(self.me.node, self.me.boot, message))
+
+    def _transmit(self, node: str, data: bytes) -> None:
+        self._engine.send(self._names.node(node), data)
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -1,0 +1,92 @@
+"""The settings of the plugin `cluster`."""
+
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from hookmq.plugin import ConfigError, Seconds, setting
+from hookmq_toolkit.tls_client import TlsConfig
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
+_UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def default_node() -> str:
+    """Return a node name made of the host's name."""
+    return _UNFIT.sub("-", socket.gethostname())[:63] or "node"
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """The servers that store the cluster's state, and this node's place in the cluster."""
+
+    servers: tuple[str, ...] = setting(
+        (),
+        "NATS servers with JetStream, tried in turn; default: nats://127.0.0.1:4222, or with `workers` a server that "
+        "the broker starts",
+    )
+    node: str = setting(
+        "",
+        "name of this node; each node of the cluster needs another one; default: the host's name",
+    )
+    workers: int | Literal["auto", ""] = setting(
+        "",
+        "run this many worker processes on this machine, or auto: one for each CPU; each of them is a node, named w0, w1 "
+        "and so on",
+    )
+    folder: Path | None = setting(
+        None,
+        "folder for the data of the nats-server that the workers share if `servers` is not set; default: cluster in the "
+        "user's state folder",
+    )
+    name: str = setting("hookmq", "name of the cluster; all its nodes have the same one")
+    replicas: int = setting(
+        3,
+        "how many NATS servers store each commit; used when the stream is created",
+        minimum=1,
+        maximum=5,
+    )
+    allow_single_replica: bool = setting(
+        False, "allow replicas: 1, with which the loss of one NATS server loses everything"
+    )
+    lease: Seconds = setting(
+        15.0,
+        "seconds after which a silent node counts as dead; at least three elections of a NATS leader",
+        minimum=3.0,
+        maximum=600.0,
+    )
+    relay: str = setting(
+        "127.0.0.1:0",
+        "address on which this node accepts connections that other nodes pass on; port 0 means any free port",
+    )
+    advertise: str = setting(
+        "", "address under which the other nodes reach `relay`; default: the same address"
+    )
+    user: str = setting("", "user name for NATS")
+    password: str = setting("", "password of the user")
+    token: str = setting("", "token for NATS, instead of a user")
+    credentials: Path | None = setting(None, "file with a JWT and its seed (.creds) for NATS")
+    tls: TlsConfig | None = setting(
+        None, "files for TLS to NATS; addresses with tls:// use TLS without it"
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.workers, int) and self.workers < 1:
+            raise ConfigError(f"workers: expected auto or a number from 1 on, found {self.workers}")
+        if self.folder is not None and not self.workers:
+            raise ConfigError("folder: only used with workers")
+        for what, name in (("node", self.node), ("name", self.name)):
+            if name and not _NAME.fullmatch(name):
+                raise ConfigError(
+                    f"{what}: {name!r} must have 1 to 63 letters, digits, hyphens or underscores"
+                )
+        if not self.name:
+            raise ConfigError("name: a cluster needs a name")
+        if self.replicas == 1 and not self.allow_single_replica:
+            raise ConfigError(
+                "replicas: 1 loses the whole cluster with one NATS server; set allow_single_replica: true to accept that"
+            )
+        if self.replicas not in (1, 3, 5):
+            raise ConfigError(f"replicas: {self.replicas} is not one of 1, 3, 5")

@@ -1,0 +1,278 @@
+"""Sends messages to the nodes and lanes that want them.
+
+The messages of one turn for one target form a frame. Frames for nodes are sent at the end of the turn. Frames for lanes
+are part of the next commit. Messages with QoS 0 go to nodes only: to the owner of a lane instead of the lane.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from hookmq.cluster_api import RemoteRoute
+from hookmq.plugin import Message, Runtime
+from hookmq.storage_api import CommitId, StoreFailed, group_owner
+
+from hookmq_cluster.engine import Entry
+from hookmq_cluster.frames import MessageItem, Origin, PeerFrame, encode_peer
+from hookmq_cluster.interest import Interest
+from hookmq_cluster.link import Link
+from hookmq_cluster.links import Links
+from hookmq_cluster.names import Names
+
+FRAME_BYTES: Final = 256 * 1024
+"""The largest part of a frame."""
+_NO_GROUPS: Final[tuple[str, ...]] = ()
+
+
+class _Node:
+    """The messages of this turn for one node. `reliable` says whether one of them must be acknowledged."""
+
+    __slots__ = ("items", "link", "reliable")
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.items: list[MessageItem] = []
+        self.reliable = False
+
+
+class _Plan:
+    """Where the messages of a route go, without those of shared subscriptions.
+
+    - `nodes`: the nodes with volatile sessions, and whether one of them has a subscription with QoS 1 or 2.
+    - `lanes`: the lanes with durable sessions.
+    - `everyone`: the nodes that receive messages with QoS 0.
+    - `groups`: the queue owners of the shared subscriptions.
+    """
+
+    __slots__ = ("everyone", "generation", "groups", "lanes", "nodes")
+
+    def __init__(
+        self,
+        generation: int,
+        nodes: tuple[tuple[_Node, bool], ...],
+        lanes: tuple[str, ...],
+        everyone: tuple[_Node, ...],
+        groups: tuple[str, ...],
+    ) -> None:
+        self.generation = generation
+        self.nodes = nodes
+        self.lanes = lanes
+        self.everyone = everyone
+        self.groups = groups
+
+
+class Forwarding:
+    """Forwards messages of this node. `dropped` counts messages with QoS 0 that a node did not get, because too much was
+    waiting for it.
+
+    `max_bytes` is the largest part of a frame.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        names: Names,
+        node: str,
+        boot: str,
+        links: Links,
+        interest: Interest,
+        max_bytes: int = FRAME_BYTES,
+    ) -> None:
+        self.dropped = 0
+        self.forwarded = 0
+        """The number of messages sent to a node or lane, counted once for each."""
+        self._runtime = runtime
+        self._names = names
+        self._origin = (node, boot)
+        self._links = links
+        self._interest = interest
+        self._remote = interest.remote
+        self._max_bytes = max_bytes
+        self._number = 0
+        self._nodes: dict[str, _Node] = {}
+        self._lanes: dict[str, list[MessageItem]] = {}
+        self._scheduled = False
+
+    def forward(self, message: Message, route: RemoteRoute) -> bool:
+        """See `hookmq.storage.cluster.Cluster.forward`."""
+        plan = route.plan
+        if type(plan) is not _Plan or plan.generation != self._remote.generation:
+            plan = route.plan = self._plan(route)
+        if plan.groups:
+            return self._forward_groups(message, plan)
+        item = MessageItem(message, _NO_GROUPS, True)
+        waits = False
+        if not message.qos:
+            for node in plan.everyone:
+                self._send(node, item, False)
+            return False
+        for node, reliable in plan.nodes:
+            self._send(node, item, reliable)
+            waits |= reliable
+        for lane in plan.lanes:
+            self._store(lane, item)
+            waits = True
+        return waits
+
+    def _forward_groups(self, message: Message, plan: _Plan) -> bool:
+        """Forward a message that shared subscriptions match. Each of them gets it once."""
+        nodes: dict[_Node, list[str]] = {}
+        lanes: dict[str, list[str]] = {}
+        reliable = {node for node, one in plan.nodes if one}
+        stored = False
+        for owner in plan.groups:
+            table = self._interest.choose(owner)
+            if table is None:
+                continue
+            if message.qos and table.is_lane:
+                lanes.setdefault(table.name, []).append(owner)
+                continue
+            node = self._node(table.owner)
+            if node is not None:
+                nodes.setdefault(node, []).append(owner)
+                if message.qos and self._remote.groups[owner][table].qos:
+                    reliable.add(node)
+        plain = plan.everyone if not message.qos else [node for node, _ in plan.nodes]
+        for node in {**dict.fromkeys(plain), **nodes}:
+            item = MessageItem(message, tuple(nodes.get(node, ())), node in plain)
+            self._send(node, item, bool(message.qos) and node in reliable)
+        if not message.qos:
+            return False
+        for lane in {**dict.fromkeys(plan.lanes), **lanes}:
+            self._store(lane, MessageItem(message, tuple(lanes.get(lane, ())), lane in plan.lanes))
+            stored = True
+        return stored or bool(reliable)
+
+    def hand_on(self, owner: str, message: Message) -> bool:
+        """See `hookmq.storage.cluster.Cluster.hand_on`."""
+        table = self._interest.choose(owner)
+        if table is None:
+            return False
+        item = MessageItem(message, (owner,), False)
+        if message.qos and table.is_lane:
+            self._store(table.name, item)
+            return True
+        node = self._node(table.owner)
+        if node is None:
+            return False
+        self._send(node, item, bool(message.qos))
+        return True
+
+    def _send(self, node: _Node, item: MessageItem, reliable: bool) -> None:
+        if reliable:
+            node.reliable = True
+        elif node.link.full:
+            self.dropped += 1
+            return
+        node.items.append(item)
+        if not self._scheduled:
+            self._scheduled = True
+            self._runtime.call_soon(self._end_turn)
+
+    def _store(self, lane: str, item: MessageItem) -> None:
+        items = self._lanes.get(lane)
+        if items is None:
+            items = self._lanes[lane] = []
+        items.append(item)
+
+    def _plan(self, route: RemoteRoute) -> _Plan:
+        nodes: dict[_Node, bool] = {}
+        lanes: list[str] = []
+        everyone: dict[_Node, None] = {}
+        groups: dict[str, None] = {}
+        for remote, subscription in route.matches:
+            table = self._remote.tables.get(remote)
+            if table is None or not table.live:
+                continue
+            if subscription.share is not None:
+                groups[group_owner(subscription.share, subscription.topic_filter)] = None
+                continue
+            node = self._node(table.owner)
+            if node is not None:
+                everyone[node] = None
+            if table.is_lane:
+                if table.name not in lanes:
+                    lanes.append(table.name)
+            elif node is not None:
+                nodes[node] = nodes.get(node, False) or subscription.qos > 0
+        return _Plan(
+            self._remote.generation,
+            tuple(nodes.items()),
+            tuple(lanes),
+            tuple(everyone),
+            tuple(groups),
+        )
+
+    def _node(self, name: str | None) -> _Node | None:
+        """Return the buffer of a live node."""
+        if name is None:
+            return None
+        link = self._links.link(name)
+        if link is None:
+            return None
+        node = self._nodes.get(name)
+        if node is None or node.link is not link:
+            node = self._nodes[name] = _Node(link)
+        return node
+
+    # --- frames ------------------------------------------------------------------------------------------------------
+
+    def _end_turn(self) -> None:
+        self._scheduled = False
+        self.end_turn()
+
+    def end_turn(self) -> None:
+        """Send the frames for nodes."""
+        encoded: dict[tuple[int, ...], list[bytes]] = {}
+        for node in self._nodes.values():
+            if node.items:
+                items, node.items = node.items, []
+                reliable, node.reliable = node.reliable, False
+                if node.link.closed:
+                    continue
+                for part in self._encode(items, encoded):
+                    node.link.add(part, reliable)
+
+    def take_entries(self) -> list[Entry]:
+        """Return the frames for lanes since the last call. All of them must be part of the next commit."""
+        if not self._lanes:
+            return []
+        lanes, self._lanes = self._lanes, {}
+        encoded: dict[tuple[int, ...], list[bytes]] = {}
+        entries: list[Entry] = []
+        for lane, items in lanes.items():
+            subject = self._names.lane(lane)
+            entries.extend(Entry(subject, part) for part in self._encode(items, encoded))
+        return entries
+
+    def _encode(
+        self, items: list[MessageItem], encoded: dict[tuple[int, ...], list[bytes]]
+    ) -> list[bytes]:
+        """Return the parts of a frame. Targets with the same messages share it."""
+        self.forwarded += len(items)
+        key = tuple(map(id, items))
+        parts = encoded.get(key)
+        if parts is None:
+            self._number += 1
+            frame = PeerFrame(Origin(*self._origin, self._number), tuple(items))
+            parts = encoded[key] = encode_peer(frame, self._max_bytes)
+        return parts
+
+    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+        """See `hookmq.storage.cluster.Cluster.flush`."""
+        self.end_turn()
+        waiting = 1
+
+        def one() -> None:
+            nonlocal waiting
+            waiting -= 1
+            if not waiting:
+                done(None)
+
+        for link in list(self._links.links()):
+            if not link.wait(one):
+                waiting += 1
+        one()
+
+    def node_gone(self, node: str) -> None:
+        """Forget the messages for a node that has left. Call this after `Interest.member_left`."""
+        self._nodes.pop(node, None)

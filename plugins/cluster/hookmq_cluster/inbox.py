@@ -1,0 +1,263 @@
+"""Delivers the messages of other nodes: those in the logs of this node's lanes, and those sent to the node itself.
+
+Messages in a lane are for its durable sessions with QoS 1 or 2 subscriptions. They are delivered in the same turn in
+which the store notes their sequence, so that the next commit contains both. Messages sent to the node are for all other
+sessions.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from hookmq.cluster_api import Node
+from hookmq.plugin import Runtime
+
+from hookmq_cluster.engine import Engine, Stored
+from hookmq_cluster.frames import FrameError, Frames, PeerFrame
+from hookmq_cluster.links import Links
+from hookmq_cluster.names import Names
+
+SLICE: Final = 1000
+"""Messages of lanes to deliver in one turn."""
+BACKLOG: Final = 16 * 1024 * 1024
+"""Bytes of a lane that may wait for delivery. Reading pauses above it."""
+
+
+_OWNER_KIND: Final = b"\x01"
+"""The third byte of an owner's frame. Its records are this node's own, so they are not decoded here."""
+
+
+class LaneStore(Protocol):
+    """What the inbox needs from the store."""
+
+    def lane_of(self, client_id: str) -> str | None:
+        """Return the lane of a durable session."""
+
+    def received(self, lane: str, sequence: int, size: int = 0) -> None:
+        """Note in the next commit of `lane` that its frames up to `sequence` are delivered. They have `size` bytes."""
+
+    def passed(self, lane: str, sequence: int) -> None:
+        """Note that the own frame at `sequence` was read, and that all frames of other nodes before it are delivered."""
+
+
+class _Lane:
+    """The reader of one lane."""
+
+    __slots__ = ("backlog", "frames", "last", "name", "size", "stop", "waiting", "wanted")
+
+    def __init__(self, name: str, wanted: Callable[[str, bool, int], bool]) -> None:
+        self.name = name
+        self.wanted = wanted
+        self.frames = Frames()
+        self.waiting: deque[Stored] = deque()
+        self.backlog = 0
+        self.last = 0
+        """The last sequence that was read from the log."""
+        self.size = 0
+        """Bytes of frames of other nodes since the store was last notified."""
+        self.stop: Callable[[], None] | None = None
+
+
+class Inbox:
+    """Receives messages for this node. `invalid` counts frames that cannot be read; they are skipped.
+
+    `moving` contains clients whose subscriptions other nodes may still take for those of a volatile session.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        names: Names,
+        runtime: Runtime,
+        store: LaneStore,
+        links: Links,
+        moving: set[str],
+    ) -> None:
+        self.invalid = 0
+        self._engine = engine
+        self._names = names
+        self._runtime = runtime
+        self._store = store
+        self._moving = moving
+        self._node: Node | None = None
+        self._lanes: dict[str, _Lane] = {}
+        self._writers: dict[str, tuple[str, Frames]] = {}
+        """For each other node: its boot, and the reader of its frames."""
+        self._ready: deque[_Lane] = deque()
+        """Lanes with frames to deliver."""
+        self._scheduled = False
+        links.framed = self._receive
+
+    def attach(self, node: Node) -> None:
+        """Deliver to `node`."""
+        self._node = node
+
+    # --- lanes -------------------------------------------------------------------------------------------------------
+
+    def open_lane(self, lane: str, after: int) -> None:
+        """Deliver the frames of an own lane with sequences above `after`, which is the inbox sequence of its state."""
+        self.close_lane(lane)
+        reader = self._lanes[lane] = _Lane(lane, partial(self._in_lane, lane))
+        reader.last = after
+        self._follow(reader)
+
+    def close_lane(self, lane: str) -> None:
+        """Stop delivering the frames of a lane."""
+        reader = self._lanes.pop(lane, None)
+        if reader is not None:
+            reader.waiting.clear()
+            if reader.stop is not None:
+                reader.stop()
+                reader.stop = None
+
+    def waiting(self, lane: str) -> bool:
+        """Return whether frames of `lane` were read and not delivered yet."""
+        reader = self._lanes.get(lane)
+        return reader is not None and bool(reader.waiting)
+
+    def _follow(self, reader: _Lane) -> None:
+        reader.stop = self._engine.follow(
+            [self._names.lane(reader.name)], reader.last, partial(self._stored, reader)
+        )
+
+    def _stored(self, reader: _Lane, stored: Stored) -> None:
+        if self._lanes.get(reader.name) is not reader or stored.sequence <= reader.last:
+            return
+        if stored.data[2:3] == _OWNER_KIND and not reader.waiting:
+            reader.last = stored.sequence
+            self._store.passed(reader.name, stored.sequence)
+            return
+        if reader.backlog >= BACKLOG:
+            # Read it again later.
+            if reader.stop is not None:
+                reader.stop()
+                reader.stop = None
+            return
+        reader.last = stored.sequence
+        if not reader.waiting:
+            self._ready.append(reader)
+        reader.waiting.append(stored)
+        reader.backlog += len(stored.data)
+        if not self._scheduled:
+            self._scheduled = True
+            self._runtime.call_soon(self._work)
+
+    def _work(self) -> None:
+        """Deliver a slice of the waiting frames."""
+        self._scheduled = False
+        count = 0
+        while self._ready and count < SLICE:
+            reader = self._ready[0]
+            while reader.waiting and count < SLICE:
+                stored = reader.waiting.popleft()
+                reader.backlog -= len(stored.data)
+                count += 1 + self._deliver_stored(reader, stored)
+            if not reader.waiting:
+                self._ready.popleft()
+                reader.backlog = 0
+                if reader.stop is None and self._lanes.get(reader.name) is reader:
+                    self._follow(reader)
+        if count and self._node is not None:
+            self._node.flush()
+        if self._ready and not self._scheduled:
+            self._scheduled = True
+            self._runtime.call_soon(self._work)
+
+    def _deliver_stored(self, reader: _Lane, stored: Stored) -> int:
+        """Deliver one frame, or the frame that this part completes. Return the number of messages."""
+        if stored.data[2:3] == _OWNER_KIND:
+            self._store.passed(reader.name, stored.sequence)
+            return 0
+        reader.size += len(stored.data)
+        try:
+            frame = reader.frames.read(stored.data)
+        except FrameError as error:
+            self._skip(reader, stored, error)
+            self._received(reader, stored)
+            return 0
+        if not isinstance(frame, PeerFrame):
+            return 0
+        self._deliver(frame, reader.wanted, f"{stored.subject} {stored.sequence}")
+        self._received(reader, stored)
+        if self._node is not None:
+            self._node.touch()
+        return len(frame.items)
+
+    def _received(self, reader: _Lane, stored: Stored) -> None:
+        size, reader.size = reader.size, 0
+        self._store.received(reader.name, stored.sequence, size)
+
+    def _skip(self, reader: _Lane, stored: Stored, error: FrameError) -> None:
+        self.invalid += 1
+        self._runtime.log(
+            "error", "cluster.frame_invalid", subject=stored.subject, sequence=stored.sequence,
+            reason=str(error),
+        )  # fmt: skip
+
+    def _in_lane(self, lane: str, client_id: str, durable: bool, qos: int) -> bool:
+        """Return whether a session receives the messages in `lane`."""
+        return durable and qos > 0 and self._store.lane_of(client_id) == lane
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def _receive(self, node: str, boot: str, content: bytes) -> None:
+        """Deliver a part of a frame that another node has sent to this one."""
+        known = self._writers.get(node)
+        if known is None or known[0] != boot:
+            known = self._writers[node] = (boot, Frames())
+        try:
+            frame = known[1].read(content)
+        except FrameError as error:
+            self.invalid += 1
+            self._runtime.log(
+                "error", "cluster.frame_invalid", node=node, boot=boot, reason=str(error)
+            )
+            return
+        if not isinstance(frame, PeerFrame):
+            return
+        self._deliver(frame, None, f"frame {frame.origin.number} of node {node}")
+        if self._node is not None:
+            self._node.flush()
+
+    def _not_in_lane(self, client_id: str, durable: bool, qos: int) -> bool:
+        """Return whether a session receives the messages with QoS 1 or 2 that are sent to the node."""
+        return not durable or not qos or client_id in self._moving
+
+    def _deliver(
+        self, frame: PeerFrame, wanted: Callable[[str, bool, int], bool] | None, place: str
+    ) -> None:
+        """Deliver the messages of a frame. Without `wanted`, the frame was sent to the node. A message that cannot be
+        delivered is logged and skipped."""
+        node = self._node
+        if node is None:
+            return
+        for message, groups, sessions in frame.items:
+            chosen: Callable[[str, bool, int], bool]
+            if not sessions:
+                chosen = _nobody
+            elif wanted is not None:
+                chosen = wanted
+            else:
+                chosen = self._not_in_lane if message.qos else _everybody
+            try:
+                node.deliver(message, chosen, groups)
+            except Exception as error:
+                self.invalid += 1
+                self._runtime.log(
+                    "error",
+                    "cluster.delivery_failed",
+                    place=place,
+                    topic=message.topic,
+                    traceback=error,
+                )
+
+
+def _everybody(client_id: str, durable: bool, qos: int) -> bool:
+    """Choose every session."""
+    return True
+
+
+def _nobody(client_id: str, durable: bool, qos: int) -> bool:
+    """Choose no session."""
+    return False

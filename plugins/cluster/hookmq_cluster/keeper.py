@@ -1,0 +1,267 @@
+"""Opens the lanes of this node, adopts those of dead nodes, gives lanes away, and drops those that it has lost."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from hookmq.cluster_api import Node
+from hookmq.plugin import ReasonCode, Runtime, StoreError
+from hookmq.storage_api import StoreFailed
+
+from hookmq_cluster.engine import Refused, Unavailable
+from hookmq_cluster.inbox import Inbox
+from hookmq_cluster.interest import Interest
+from hookmq_cluster.lane_state import LaneState
+from hookmq_cluster.lanes import Lanes, Owner
+from hookmq_cluster.membership import Member, Membership
+from hookmq_cluster.store import ClusterStore
+
+T = TypeVar("T")
+_RETRY: Final = 1.0
+"""Seconds between two attempts to get the home lane."""
+_GLANCE: Final = 0.05
+"""Seconds between two looks at the owner of an awaited lane."""
+_BATCH: Final = 500
+"""Sessions that are released in one turn."""
+_SPREAD: Final = 0.5
+"""The longest random pause before an adoption, in seconds, so that the survivors share the lanes of a dead node."""
+
+
+class Asking(Protocol):
+    """Asks another node to give a lane to this one."""
+
+    def __call__(self, node: str, lane: str) -> None: ...
+
+
+def answer(runtime: Runtime, call: Callable[[Callable[[T], None]], object]) -> Awaitable[T]:
+    """Await what `call` passes to its callback. Only the first call of the callback counts."""
+    promise = runtime.promise()
+
+    def done(result: T) -> None:
+        if not promise.done():
+            promise.set_result(result)
+
+    call(done)
+    return promise
+
+
+class LaneKeeper:
+    """Keeps the lanes of this node. `me` is this node, `home` its home lane, and `ask` asks for a lane."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        me: Member,
+        home: str,
+        node: Node,
+        lanes: Lanes,
+        store: ClusterStore,
+        inbox: Inbox,
+        interest: Interest,
+        membership: Membership,
+        ask: Asking,
+    ) -> None:
+        self._runtime = runtime
+        self._me = me
+        self.home = home
+        self._node = node
+        self._lanes = lanes
+        self._store = store
+        self._inbox = inbox
+        self._interest = interest
+        self._membership = membership
+        self._ask = ask
+        self._taking: set[str] = set()
+        """Lanes that this node tries to adopt."""
+        self._giving: set[str] = set()
+        self.open: set[str] = set()
+        """Lanes whose sessions are in this broker."""
+        self.adopted = 0
+        """How many lanes of other nodes this node has adopted."""
+        self.leaving = False
+        """Whether this node gives its lanes away and adopts no others."""
+
+    def live_owner(self, lane: str) -> Member | None:
+        """Return the live node that owns `lane` and has opened it, as far as this node knows, or None."""
+        owner = self._lanes.owners.get(lane)
+        if owner is None:
+            return None
+        if owner.node == self._me.node:
+            return self._me if lane in self.open and owner.boot == self._me.boot else None
+        member = self._membership.others.get(owner.node)
+        return member if member is not None and member.boot == owner.boot else None
+
+    async def open_home(self) -> None:
+        """Become the owner of the home lane, and load its sessions. If another node has adopted the lane, ask for it.
+
+        Raises StoreError if the lane is damaged.
+        """
+        lane = self.home
+        while True:
+            won = await answer(self._runtime, partial(self._lanes.take_own, lane))
+            if isinstance(won, int):
+                # With a lease, nobody adopts the lane while it is loaded, which may take long.
+                await answer(self._runtime, self._membership.renew)
+                await self._open(lane, won)
+                return
+            if isinstance(won, Refused):
+                if not won.subject:
+                    raise StoreError(won.reason)
+                if not self._membership.is_live(won.subject):
+                    await self._take_from_dead(lane)
+                    continue
+                self._ask(won.subject, lane)
+            reason = won.reason
+            self._runtime.log("info", "cluster.lane_awaited", lane=lane, reason=reason)
+            await self._until_given(lane)
+
+    async def _until_given(self, lane: str) -> None:
+        """Wait a moment for this node to become the owner of `lane`."""
+        waited = 0.0
+        while waited < _RETRY:
+            await self._pause(_GLANCE)
+            waited += _GLANCE
+            owner = self._lanes.owners.get(lane)
+            if owner is not None and owner.node == self._me.node:
+                return
+
+    async def _take_from_dead(self, lane: str) -> None:
+        """Become the owner of a lane whose owner is dead, if nobody else does."""
+        if self._membership.trusts_leases:
+            await answer(
+                self._runtime, partial(self._lanes.take, lane, self._lanes.owners.get(lane))
+            )
+        else:
+            await self._pause(_RETRY)
+
+    async def _pause(self, seconds: float) -> None:
+        promise = self._runtime.promise()
+        self._runtime.call_later(seconds, partial(promise.set_result, None))
+        await promise
+
+    async def _open(self, lane: str, fence: int) -> None:
+        found = await answer(self._runtime, partial(self._store.open_lane, lane, fence))
+        if isinstance(found, StoreFailed):
+            raise StoreError(f"lane {lane!r}: {found.reason}")
+        if self._lanes.fences.get(lane) != fence:
+            self._store.close_lane(lane)
+            raise StoreError(f"lane {lane!r} was lost while it was loaded")
+        self._load(lane, fence, found)
+
+    def _load(self, lane: str, fence: int, state: LaneState) -> None:
+        self.open.add(lane)
+        count = self._node.adopt(state.loaded(sessions_only=lane != self.home))
+        self._interest.lane_adopted(lane, fence)
+        self._inbox.open_lane(lane, state.inbox)
+        self._runtime.log("info", "cluster.lane_opened", lane=lane, sessions=count)
+
+    def given(self, lane: str, fence: int) -> None:
+        """Open a lane that its owner has given to this node."""
+        if lane in self.open or lane in self._taking or self.home not in self.open:
+            return
+        self._taking.add(lane)
+        self._lanes.fences[lane] = fence
+        self._runtime.spawn(self._open(lane, fence), partial(self._opened, lane))
+
+    def _opened(self, lane: str, _: object, error: BaseException | None) -> None:
+        self._taking.discard(lane)
+        if error is None:
+            self.adopted += 1
+        else:
+            self._runtime.log("error", "cluster.lane_unusable", lane=lane, error=str(error))
+
+    def look(self) -> None:
+        """Adopt the lanes whose owners are dead. Call this whenever a node has left, and now and then."""
+        if self.leaving or self.home not in self.open or not self._membership.trusts_leases:
+            return
+        for lane, owner in list(self._lanes.owners.items()):
+            if lane in self._taking or lane in self.open or self._lives(lane, owner):
+                continue
+            self._taking.add(lane)
+            pause = self._runtime.random() * _SPREAD
+            self._runtime.call_later(pause, partial(self._adopt, lane))
+
+    def _lives(self, lane: str, owner: Owner) -> bool:
+        """Return whether the owner of a lane is alive, or may be about to join."""
+        if self._lanes.owned_for(lane) < self._membership.lease:
+            return True
+        if owner.node == self._me.node:
+            return owner.boot == self._me.boot
+        member = self._membership.others.get(owner.node)
+        return member is not None and member.boot == owner.boot
+
+    def _adopt(self, lane: str) -> None:
+        owner = self._lanes.owners[lane]
+        if self.leaving or self._lives(lane, owner):
+            self._taking.discard(lane)
+            return
+
+        def taken(won: int | Refused | Unavailable) -> None:
+            if isinstance(won, int):
+                self._runtime.log(
+                    "warning", "cluster.lane_adopted", lane=lane, from_node=owner.node
+                )
+                self._runtime.spawn(self._open(lane, won), partial(self._opened, lane))
+            else:
+                self._taking.discard(lane)
+
+        self._lanes.take(lane, owner, taken)
+
+    def give(self, lane: str, to: Member, done: Callable[[str], None]) -> None:
+        """Give an own lane to another node: stop its inbox, disconnect its clients, commit, and change the owner.
+
+        `done` is called with the reason why this was not possible, or with an empty string.
+        """
+        if lane not in self.open or lane in self._giving:
+            done(f"node {self._me.node!r} does not have lane {lane!r}")
+            return
+        self._giving.add(lane)
+        self._interest.lane_leaving(lane, partial(self._prepared, lane, to, done))
+
+    def _prepared(self, lane: str, to: Member, done: Callable[[str], None]) -> None:
+        if lane not in self.open:
+            self._giving.discard(lane)
+            done("the lane was lost")
+            return
+        self._inbox.close_lane(lane)
+        clients = self._clients(lane)
+        self._interest.lane_left(lane)
+        self._release(clients, ReasonCode.USE_ANOTHER_SERVER, "the session moves to another node")
+        self._node.touch()
+        self._node.after_commit(partial(self._committed, lane, to, done))
+
+    def _committed(self, lane: str, to: Member, done: Callable[[str], None]) -> None:
+        def given(won: int | Refused | Unavailable) -> None:
+            self._giving.discard(lane)
+            self._store.close_lane(lane)
+            if isinstance(won, int):
+                self._runtime.log("info", "cluster.lane_given", lane=lane, to=to.node)
+                done("")
+            else:
+                # Its owner is unknown. If it is still this process, a survivor or its next start takes the lane.
+                self._lanes.fences.pop(lane, None)
+                self._runtime.log("error", "cluster.lane_not_given", lane=lane, reason=won.reason)
+                done(won.reason)
+
+        self.open.discard(lane)
+        self._lanes.give(lane, to, given)
+
+    def lost(self, lane: str, reason: str) -> None:
+        """Drop a lane that another process owns now."""
+        if lane not in self.open:
+            return
+        self.open.discard(lane)
+        self._runtime.log("error", "cluster.lane_lost", lane=lane, reason=reason)
+        self._inbox.close_lane(lane)
+        clients = self._clients(lane)
+        self._interest.lane_left(lane)
+        self._release(clients, ReasonCode.SERVER_BUSY, "another node has the session")
+        self._store.close_lane(lane)
+
+    def _clients(self, lane: str) -> list[str]:
+        state = self._store.lanes().get(lane)
+        return list(state.clients) if state is not None else []
+
+    def _release(self, clients: list[str], code: ReasonCode, reason: str) -> None:
+        for start in range(0, len(clients), _BATCH):
+            self._node.release(clients[start : start + _BATCH], code, reason)

@@ -1,0 +1,158 @@
+"""Who owns which lane, and how lanes change hands.
+
+A lane is a part of the log with the sessions that a node has created. Its owner is named by the last entry of a subject,
+whose sequence fences the owner: every commit of the owner requires that entry to be unchanged. A lane therefore has one
+owner at a time, however long the former one was stopped.
+
+    claimed at start -> owned -> given to another node, or adopted by another node after its owner has died
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgpack  # type: ignore[import-untyped]
+from hookmq.plugin import Runtime
+
+from hookmq_cluster.engine import Appended, Engine, Entry, Refused, Stored, Unavailable
+from hookmq_cluster.membership import Member
+from hookmq_cluster.names import Names
+
+_VERSION: Final = 1
+
+
+class Owner(NamedTuple):
+    """The owner of a lane. `sequence` is the fence."""
+
+    node: str
+    boot: str
+    sequence: int
+
+
+def encode_owner(lane: str, node: str, boot: str) -> bytes:
+    """Return the stored form of a lane's owner."""
+    return bytes(msgpack.packb((_VERSION, lane, node, boot)))
+
+
+def decode_owner(stored: Stored) -> tuple[str, Owner] | None:
+    """Return a lane and its owner, or None if the entry has another version or is damaged."""
+    try:
+        version, lane, node, boot = msgpack.unpackb(stored.data)[:4]
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return None
+    if version != _VERSION or not all(isinstance(text, str) for text in (lane, node, boot)):
+        return None
+    return lane, Owner(node, boot, stored.sequence)
+
+
+Won = Callable[[int | Refused | Unavailable], None]
+"""Called with the fence of a lane that this node owns now, or with the reason why it does not."""
+
+
+class Lanes:
+    """The owners of all lanes, as far as this node has read them.
+
+    `changed` is called with the lane and its new owner, also if that is this node.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        names: Names,
+        runtime: Runtime,
+        me: Member,
+        changed: Callable[[str, Owner], None],
+    ) -> None:
+        self._engine = engine
+        self._names = names
+        self._runtime = runtime
+        self._me = me
+        self._changed = changed
+        self.owners: dict[str, Owner] = {}
+        """Every lane's owner, by lane."""
+        self._since: dict[str, float] = {}
+        self.fences: dict[str, int] = {}
+        """The lanes that this process owns, and their fences."""
+        self._end: Callable[[], None] | None = None
+
+    def watch(self) -> None:
+        """Follow all changes of ownership from now on, beginning with the present owners."""
+        self._end = self._engine.follow((self._names.owners,), 0, self._receive)
+
+    def close(self) -> None:
+        """Stop following."""
+        if self._end is not None:
+            self._end()
+            self._end = None
+
+    def owned_for(self, lane: str) -> float:
+        """Return for how many seconds this node has known the present owner of a lane. A new owner may not have a lease
+        yet."""
+        return self._runtime.now() - self._since.get(lane, self._runtime.now())
+
+    def of(self, node: str) -> list[str]:
+        """Return the lanes of a node."""
+        return [lane for lane, owner in self.owners.items() if owner.node == node]
+
+    def take(self, lane: str, expected: Owner | None, done: Won) -> None:
+        """Become the owner of `lane`, if its owner is still `expected`; None means that it has never had one."""
+        self._put(lane, self._me.node, self._me.boot, expected.sequence if expected else 0, done)
+
+    def take_own(self, lane: str, done: Won) -> None:
+        """Become the owner of `lane` if its owner is an earlier process of this node, or if it has none. If another
+        node owns it, call `done` with Refused, whose `subject` is that node's name.
+        """
+
+        def found(stored: Stored | None | Unavailable) -> None:
+            if isinstance(stored, Unavailable):
+                done(stored)
+                return
+            known = decode_owner(stored) if stored is not None else None
+            if stored is not None and known is None:
+                reason = f"the owner of lane {lane!r} is damaged, or of a newer version"
+                done(Refused("", reason))
+            elif known is not None and known[1].node != self._me.node:
+                self.owners[lane] = known[1]
+                done(Refused(known[1].node, f"node {known[1].node!r} owns lane {lane!r}"))
+            else:
+                self.take(lane, known[1] if known else None, done)
+
+        self._engine.last(self._names.own(lane), found, exact=True)
+
+    def give(self, lane: str, to: Member, done: Won) -> None:
+        """Make another node the owner of a lane that this process owns. Commit everything of the lane before."""
+        self._put(lane, to.node, to.boot, self.fences[lane], done)
+
+    def _put(self, lane: str, node: str, boot: str, expected: int, done: Won) -> None:
+        subject = self._names.own(lane)
+        entry = Entry(subject, encode_owner(lane, node, boot), (subject, expected), replace=True)
+        key = f"own/{lane}/{self._me.node}/{self._me.boot}/{expected}"
+
+        def answered(result: Appended | Refused | Unavailable) -> None:
+            if not isinstance(result, Appended):
+                done(result)
+                return
+            if node == self._me.node:
+                self.fences[lane] = result.last
+            else:
+                self.fences.pop(lane, None)
+            self._note(lane, Owner(node, boot, result.last))
+            done(result.last)
+
+        self._engine.commit((entry,), answered, key)
+
+    def _receive(self, stored: Stored) -> None:
+        known = decode_owner(stored)
+        if known is None:
+            self._runtime.log("error", "cluster.owner_unreadable", subject=stored.subject)
+            return
+        self._note(*known)
+
+    def _note(self, lane: str, owner: Owner) -> None:
+        known = self.owners.get(lane)
+        if known is not None and known.sequence >= owner.sequence:
+            return
+        self.owners[lane] = owner
+        self._since[lane] = self._runtime.now()
+        if owner.node != self._me.node or owner.boot != self._me.boot:
+            self.fences.pop(lane, None)
+        self._changed(lane, owner)

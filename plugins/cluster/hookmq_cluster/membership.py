@@ -1,0 +1,238 @@
+"""Which nodes of the cluster are alive.
+
+Each node renews a lease in the log. The log deletes a lease that is not renewed in time, and the other nodes then treat
+the node as dead. While the log itself does not answer, nobody can renew, so nobody is declared dead until one lease has
+passed since it answered again.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgpack  # type: ignore[import-untyped]
+from hookmq.plugin import Runtime
+
+from hookmq_cluster.engine import Appended, Engine, Entry, Refused, Stored, Unavailable
+from hookmq_cluster.names import Names
+
+_VERSION: Final = 1
+_RENEWALS: Final = 3
+"""Renewals in one lease."""
+_LATE: Final = 0.75
+"""The part of a lease after which a renewal is late. The log may have stored the one before earlier than it answered."""
+_POLLS: Final = 6
+"""Looks at the leases of the others in one lease."""
+
+
+class Member(NamedTuple):
+    """A node. `boot` differs after each start; `address` is that of its relay listener, ``host:port``."""
+
+    node: str
+    boot: str
+    address: str
+
+
+def encode_member(member: Member) -> bytes:
+    """Return the stored form of a lease."""
+    return bytes(msgpack.packb((_VERSION, *member)))
+
+
+def decode_member(data: bytes) -> Member | None:
+    """Return the node that a lease belongs to, or None if the lease has another version or is damaged."""
+    try:
+        version, node, boot, address = msgpack.unpackb(data)[:4]
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return None
+    if version != _VERSION or not all(isinstance(text, str) for text in (node, boot, address)):
+        return None
+    return Member(node, boot, address)
+
+
+class Membership:
+    """Renews this node's lease, and watches those of the others.
+
+    `fence` returns the log entry that must be unchanged for this node to renew: the owner of its home lane. `joined` is
+    called with each node that appears, `left` with each that has gone. A node that restarts leaves and joins. `expelled`
+    is called once if the lease cannot be renewed because another process owns the home lane.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        names: Names,
+        runtime: Runtime,
+        me: Member,
+        lease: float,
+        fence: Callable[[], tuple[str, int]],
+        joined: Callable[[Member], None],
+        left: Callable[[Member], None],
+        expelled: Callable[[str], None],
+    ) -> None:
+        self._engine = engine
+        self._names = names
+        self._runtime = runtime
+        self.me = me
+        self.lease = lease
+        self._fence = fence
+        self._joined = joined
+        self._left = left
+        self._expelled = expelled
+        self.others: dict[str, Member] = {}
+        """The other live nodes, by name."""
+        self._missing: dict[str, int] = {}
+        """How often in a row a live node's lease was not found."""
+        self._answering_since: float | None = None
+        """When the log began to answer, or None while it does not."""
+        self._renewed = 0.0
+        self.lapsed: Callable[[], None] = _nothing
+        """Called when the lease was renewed so late that the other nodes may have regarded this one as dead."""
+        self._heard: dict[str, float] = {}
+        self._closed = False
+
+    @property
+    def renewed_ago(self) -> float:
+        """Seconds since the last renewal that the log has confirmed."""
+        return self._runtime.now() - self._renewed
+
+    @property
+    def trusts_leases(self) -> bool:
+        """Whether the log has answered for long enough that a missing lease means a dead node. This also takes one lease
+        after the start, because the log itself may have been down before.
+        """
+        since = self._answering_since
+        return since is not None and self._runtime.now() - since >= self.lease
+
+    def watch(self, done: Callable[[Unavailable | None], None]) -> None:
+        """Read the leases of the others, now and regularly. Call `done` once after the first time."""
+
+        def read(found: Unavailable | None) -> None:
+            self._runtime.call_later(self.lease / _POLLS, self._poll)
+            done(found)
+
+        self._look(read)
+
+    def renew(self, done: Callable[[Unavailable | None], None]) -> None:
+        """Put this node's lease into the log, and renew it regularly. Call `done` once after the first time. The home
+        lane must be owned before."""
+
+        def renewed(failed: Unavailable | None) -> None:
+            self._runtime.call_later(self.lease / _RENEWALS, self._renew)
+            done(failed)
+
+        self._put_lease(renewed)
+
+    def stop(self, done: Callable[[], None]) -> None:
+        """Stop, and delete the lease, so that the other nodes need not wait for its end."""
+        self._closed = True
+        # The home lane may belong to another node by now.
+        entry = Entry(self._names.lease(self.me.node), b"", replace=True, ttl=1)
+        self._engine.commit((entry,), lambda _: done())
+
+    def heard_from(self, node: str) -> None:
+        """Note a message from another node: it is alive, whatever its lease says."""
+        self._heard[node] = self._runtime.now()
+
+    def is_live(self, node: str) -> bool:
+        """Return whether the node is this one, or another one that is alive."""
+        return node == self.me.node or node in self.others
+
+    def _renew(self) -> None:
+        if self._closed:
+            return
+
+        def renewed(failed: Unavailable | None) -> None:
+            # After a failure, try again soon: the lease may end.
+            pause = self.lease / _RENEWALS if failed is None else min(1.0, self.lease / _POLLS)
+            self._runtime.call_later(pause, self._renew)
+
+        self._put_lease(renewed)
+
+    def _put_lease(self, done: Callable[[Unavailable | None], None]) -> None:
+        seconds = max(1, round(self.lease))
+        subject = self._names.lease(self.me.node)
+        entry = Entry(subject, encode_member(self.me), self._fence(), replace=True, ttl=seconds)
+
+        def answered(result: Appended | Refused | Unavailable) -> None:
+            if self._closed:
+                return
+            if isinstance(result, Refused):
+                self._closed = True
+                self._expelled(result.reason)
+            elif isinstance(result, Unavailable):
+                self._silent()
+                done(result)
+            else:
+                late = self._renewed and self.renewed_ago > self.lease * _LATE
+                self._renewed = self._runtime.now()
+                if late:
+                    self.lapsed()
+                done(None)
+
+        self._engine.commit((entry,), answered)
+
+    def _silent(self) -> None:
+        self._answering_since = None
+        self._missing.clear()
+
+    def look(self) -> None:
+        """Read the leases of the others soon: a node has started."""
+        if not self._closed:
+            self._look(lambda _: None)
+
+    def _poll(self) -> None:
+        if self._closed:
+            return
+
+        def looked(_: Unavailable | None) -> None:
+            self._runtime.call_later(self.lease / _POLLS, self._poll)
+
+        self._look(looked)
+
+    def _look(self, done: Callable[[Unavailable | None], None]) -> None:
+        def found(page: list[Stored] | Unavailable) -> None:
+            if self._closed:
+                return
+            if isinstance(page, Unavailable):
+                self._silent()
+                done(page)
+                return
+            if self._answering_since is None:
+                self._answering_since = self._runtime.now()
+            self._update(page)
+            done(None)
+
+        self._engine.read((self._names.leases,), 0, found)
+
+    def _update(self, page: list[Stored]) -> None:
+        now = self._runtime.now()
+        seen: set[str] = set()
+        for stored in page:
+            member = decode_member(stored.data) if stored.data else None
+            if member is None or member.node == self.me.node:
+                continue
+            seen.add(member.node)
+            known = self.others.get(member.node)
+            if known is not None and known.boot != member.boot:
+                self._drop(known)
+                known = None
+            if known != member:
+                self.others[member.node] = member
+            if known is None:
+                self._joined(member)
+        for node, member in list(self.others.items()):
+            if node in seen:
+                self._missing.pop(node, None)
+                continue
+            missing = self._missing[node] = self._missing.get(node, 0) + 1
+            silent = now - self._heard.get(node, -self.lease) > self.lease / 2
+            if missing >= 2 and silent and self.trusts_leases:
+                self._drop(member)
+
+    def _drop(self, member: Member) -> None:
+        del self.others[member.node]
+        self._missing.pop(member.node, None)
+        self._heard.pop(member.node, None)
+        self._left(member)
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -1,0 +1,59 @@
+"""The names of a cluster's stream and subjects.
+
+Client ids and topics may contain any character and have 65,535 bytes, so subjects contain their hashes. Names of nodes
+and lanes are checked in the configuration.
+"""
+
+from hashlib import blake2b
+
+
+def _hash(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+class Names:
+    """The subjects of the cluster `cluster`. Those in the stream begin with ``hmq.``, messages that are not stored with
+    ``hmqc.``.
+    """
+
+    def __init__(self, cluster: str) -> None:
+        self.cluster = cluster
+        self.stream = f"HOOKMQ_{cluster}"
+        self._stored = f"hmq.{cluster}."
+        self._sent = f"hmqc.{cluster}."
+        self.everything = self._stored + ">"
+        """All subjects of the stream."""
+        self.owners = self._stored + "own.*"
+        """The owners of all lanes."""
+        self.retained_messages = self._stored + "ret.*"
+        """All retained messages."""
+        self.leases = self._stored + "lease.*"
+        """The leases of all nodes."""
+        self.secret = self._stored + "secret"
+        """The secret by which nodes recognize each other when they relay connections."""
+        self.everyone = self._sent + "all"
+        """Messages for every node."""
+
+    def own(self, lane: str) -> str:
+        """The subject with the owner of `lane`. The sequence of its last message is the lane's fence."""
+        return f"{self._stored}own.{lane}"
+
+    def lane(self, lane: str) -> str:
+        """The subject with the frames of `lane`."""
+        return f"{self._stored}lane.{lane}"
+
+    def retained(self, topic: str) -> str:
+        """The subject with the retained message of `topic`."""
+        return f"{self._stored}ret.{_hash(topic)}"
+
+    def session(self, client_id: str) -> str:
+        """The subject that names the lane of a client's durable session."""
+        return f"{self._stored}sess.{_hash(client_id)}"
+
+    def lease(self, node: str) -> str:
+        """The subject with the lease of `node`."""
+        return f"{self._stored}lease.{node}"
+
+    def node(self, node: str) -> str:
+        """The subject of messages for `node`."""
+        return f"{self._sent}node.{node}"

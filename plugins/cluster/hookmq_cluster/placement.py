@@ -1,0 +1,186 @@
+"""Which lane each record of a commit belongs to."""
+
+from collections.abc import Mapping, Sequence
+
+from hookmq.storage_api import (
+    Dequeue,
+    DropPublisher,
+    DropReceived,
+    DropRetained,
+    DropSession,
+    DropState,
+    DropSubscription,
+    Enqueue,
+    PutMessage,
+    PutPublisher,
+    PutReceived,
+    PutRetained,
+    PutSession,
+    PutState,
+    PutSubscription,
+    Record,
+    SetPacket,
+)
+
+from hookmq_cluster.lane_log import LaneLog
+
+Retained = PutRetained | DropRetained | PutPublisher | DropPublisher
+
+
+class Split:
+    """The records of one commit, by lane.
+
+    - `lanes`: the records of each lane. A message is in each lane that has a queue entry for it.
+    - `retained`: records of retained messages and their publishers, in order.
+    - `ended`: the clients whose sessions have ended, and their lanes.
+    - `begun`: the clients with sessions that are new in the lane and were not claimed, and their lanes.
+    """
+
+    __slots__ = ("begun", "ended", "lanes", "retained")
+
+    def __init__(self) -> None:
+        self.lanes: dict[str, list[Record]] = {}
+        self.retained: list[Retained] = []
+        self.ended: dict[str, str] = {}
+        self.begun: dict[str, str] = {}
+
+
+class Placement:
+    """The lanes of clients and of shared subscriptions on this node.
+
+    A session stays in its lane for ever. The queue of a shared subscription is in the home lane. Only if an adopted lane
+    has such a queue and the home lane does not, it stays in the adopted lane until it is empty.
+    """
+
+    def __init__(self, home: str, lanes: Mapping[str, LaneLog]) -> None:
+        self.home = home
+        self._lanes = lanes
+        self._clients: dict[str, str] = {}
+        self._groups: dict[str, str] = {}
+        """The lanes of queues of shared subscriptions that are not in the home lane."""
+
+    def of_client(self, client_id: str) -> str | None:
+        """Return the lane of a session, or None if it is not known."""
+        return self._clients.get(client_id)
+
+    def place(self, client_id: str, lane: str) -> None:
+        """Note the lane of a session."""
+        self._clients[client_id] = lane
+
+    def of_owner(self, owner: str) -> str:
+        """Return the lane of a queue."""
+        if owner.startswith("c/"):
+            return self._clients.get(owner[2:], self.home)
+        return self._groups.get(owner, self.home)
+
+    def add_lane(self, log: LaneLog) -> None:
+        """A lane was opened."""
+        lane = log.lane
+        for client_id in log.state.clients:
+            self._clients[client_id] = lane
+        if lane == self.home:
+            for owner in log.state.groups:
+                self._groups.pop(owner, None)
+            return
+        home = self._lanes.get(self.home)
+        for owner in log.state.groups:
+            if owner not in self._groups and not (home and home.state.has_queue(owner)):
+                self._groups[owner] = lane
+
+    def remove_lane(self, lane: str) -> None:
+        """A lane was closed."""
+        self._clients = {client: one for client, one in self._clients.items() if one != lane}
+        self._groups = {owner: one for owner, one in self._groups.items() if one != lane}
+
+    def release_groups(self) -> None:
+        """Move empty queues of shared subscriptions to the home lane."""
+        for owner, lane in list(self._groups.items()):
+            log = self._lanes.get(lane)
+            if log is None or not log.state.has_queue(owner):
+                del self._groups[owner]
+
+    def split(self, records: Sequence[Record]) -> Split:
+        """Return the records by lane. Raises KeyError with its id if a message is missing."""
+        return _Splitting(self, self._lanes, self._clients).split(records)
+
+    def settle(self, split: Split) -> None:
+        """Note which sessions a commit begins and ends, when it starts."""
+        for client_id in split.ended:
+            self._clients.pop(client_id, None)
+        self._clients.update(split.begun)
+
+
+class _Splitting:
+    """The state of one call of `Placement.split`."""
+
+    def __init__(
+        self, placement: Placement, logs: Mapping[str, LaneLog], clients: Mapping[str, str]
+    ) -> None:
+        self._placement = placement
+        self._logs = logs
+        self._clients = clients
+        self._split = Split()
+        self._messages: dict[int, PutMessage] = {}
+        self._present: set[tuple[str, int]] = set()
+        """The messages, as (lane, id), that the frames contain already."""
+
+    def split(self, records: Sequence[Record]) -> Split:
+        split, of_owner, add = self._split, self._placement.of_owner, self._add
+        home = self._placement.home
+        for record in records:
+            # The most frequent records come first.
+            if type(record) is PutMessage:
+                self._messages[record.id] = record
+            elif type(record) is Enqueue:
+                lane = of_owner(record.owner)
+                self._need(lane, record.message_ref)
+                add(lane, record)
+            elif type(record) is Dequeue or type(record) is SetPacket:
+                add(of_owner(record.owner), record)
+            elif isinstance(record, PutSession):
+                client_id = record.session.client_id
+                lane = self._clients.get(client_id, home)
+                if client_id in split.ended:
+                    del split.ended[client_id]
+                elif client_id not in self._clients:
+                    split.begun[client_id] = lane
+                add(lane, record)
+            elif isinstance(record, DropSession):
+                client_id = record.client_id
+                lane = self._clients.get(client_id, home)
+                if split.begun.pop(client_id, None) is not None or client_id in self._clients:
+                    split.ended[client_id] = lane
+                add(lane, record)
+            elif isinstance(
+                record, PutReceived | DropReceived | PutSubscription | DropSubscription
+            ):
+                add(self._clients.get(record.client_id, home), record)
+            elif isinstance(record, PutState | DropState):
+                add(home, record)
+            elif isinstance(record, Retained):
+                split.retained.append(record)
+        return split
+
+    def _add(self, lane: str, record: Record) -> None:
+        records = self._split.lanes.get(lane)
+        if records is None:
+            records = self._split.lanes[lane] = []
+        records.append(record)
+
+    def _need(self, lane: str, id: int) -> None:
+        """Make sure that the lane has the message."""
+        if (lane, id) in self._present:
+            return
+        put = self._messages.get(id)
+        if put is None:
+            log = self._logs.get(lane)
+            if log is not None and log.state.message(id) is not None:
+                return
+            # It moves here from the queue of another lane.
+            put = next(
+                (found for log in self._logs.values() if (found := log.state.message(id))), None
+            )
+            if put is None:
+                raise KeyError(id)
+        self._present.add((lane, id))
+        self._add(lane, put)

@@ -1,0 +1,150 @@
+"""The `cluster` plugin: its settings and hooks."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from hookmq.cluster_api import Cluster, Relaying
+from hookmq.plugin import (
+    BrokerHandle,
+    ConfigError,
+    Context,
+    Plugin,
+    Runtime,
+    Store,
+    StoreError,
+    WorkerRegistry,
+    hookimpl,
+)
+from hookmq_toolkit.state_folder import default_folder
+from hookmq_toolkit.tls_client import check_tls
+
+from hookmq_cluster.cluster import JoinedCluster
+from hookmq_cluster.config import ClusterConfig, default_node
+from hookmq_cluster.engine import Engine
+from hookmq_cluster.engine_errors import EngineError
+from hookmq_cluster.membership import Member
+from hookmq_cluster.names import Names
+from hookmq_cluster.nats_connection import NatsOptions
+from hookmq_cluster.nats_engine import NatsEngine
+from hookmq_cluster.relay import Relays
+from hookmq_cluster.relay_counters import RelayCounters
+from hookmq_cluster.relay_listener import RelayListener
+from hookmq_cluster.workers import ClusterWorkers
+
+DEFAULT_SERVERS: Final = ("nats://127.0.0.1:4222",)
+_JOINING: Final = 120.0
+"""Seconds that joining may take. A node waits for a lease if another node has adopted its lane and died."""
+
+
+class ClusterPlugin(Plugin):
+    """A plugin that stores the broker's state in NATS JetStream, and joins it with the other nodes of a cluster."""
+
+    Config = ClusterConfig
+    config: ClusterConfig
+    timeouts: Mapping[str, float] = MappingProxyType({"on_startup": _JOINING})
+
+    def __init__(self, config: ClusterConfig, context: Context) -> None:
+        super().__init__(config, context)
+        self.node = config.node or default_node()
+        self._options = self._nats_options()
+        self.joined: JoinedCluster | None = None
+        self._engine: Engine | None = None
+        self._counters = RelayCounters(self.log)
+        self._relays = Relays(config.name, self.node, "", self._counters)
+        self._listener: RelayListener | None = None
+
+    def _nats_options(self) -> NatsOptions:
+        config = self.config
+        credentials = ""
+        if config.credentials is not None:
+            try:
+                credentials = config.credentials.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"credentials: {error}") from None
+        try:
+            return NatsOptions(
+                config.servers or DEFAULT_SERVERS,
+                name=f"hookmq {config.name} {self.node}",
+                user=config.user,
+                password=config.password,
+                token=config.token,
+                credentials=credentials,
+                tls=check_tls(config.tls),
+            )
+        except EngineError as error:
+            raise ConfigError(str(error)) from None
+
+    def make_engine(self, runtime: Runtime) -> Engine:
+        """Return the engine. Tests replace it with a simulated one."""
+        names = Names(self.config.name)
+        return NatsEngine(
+            self._options, names.stream, names.everything, runtime,
+            self.config.replicas, self.config.allow_single_replica,
+        )  # fmt: skip
+
+    def _join(self, broker: BrokerHandle) -> JoinedCluster:
+        """Return this node's part of the cluster. The first call creates it."""
+        if self.joined is None:
+            runtime = broker.runtime
+            self._engine = self.make_engine(runtime)
+            self.joined = JoinedCluster(
+                self.config.name, runtime, self._engine, self.node, runtime.token(8),
+                self.config.lease, self.relaying,
+            )  # fmt: skip
+        return self.joined
+
+    def relaying(self, member: Member, lane: str) -> Relaying:
+        """Return how to relay a connection to a node. Tests replace it with calls in one process."""
+        return self._relays.relaying(member.node, member.address, lane)
+
+    async def open_relay(self, cluster: JoinedCluster) -> str:
+        """Accept connections of other nodes. Return the address that they use."""
+        self._relays.secret = secret = await cluster.secret()
+        self._listener = RelayListener(
+            self.config.relay, self.config.name, secret, cluster.relay_target, cluster.owns,
+            self._counters,
+        )  # fmt: skip
+        await self._listener.open()
+        return self.config.advertise or self._listener.address
+
+    @hookimpl
+    def register_workers(self, registry: WorkerRegistry) -> None:
+        """Run the broker as several nodes on this machine, if the configuration says so."""
+        config = self.config
+        if config.workers:
+            folder = None
+            if not config.servers:
+                folder = config.folder or default_folder("cluster")
+            registry.set(config.workers, ClusterWorkers(config.node, folder, self.log))
+
+    @hookimpl
+    def provide_store(self, broker: BrokerHandle) -> Store:
+        """Return the store. It is empty until the node has joined."""
+        return self._join(broker).store
+
+    @hookimpl
+    def provide_cluster(self, broker: BrokerHandle) -> Cluster:
+        """Return this node's part of the cluster."""
+        return self._join(broker)
+
+    @hookimpl
+    async def on_startup(self, broker: BrokerHandle) -> None:
+        """Connect to NATS and join the cluster. Clients can connect after that."""
+        cluster = self._join(broker)
+        engine = self._engine
+        if isinstance(engine, NatsEngine):
+            try:
+                await engine.open()
+            except EngineError as error:
+                raise StoreError(str(error)) from None
+        await cluster.join(await self.open_relay(cluster))
+
+    @hookimpl
+    async def on_shutdown(self) -> None:
+        """Leave the cluster."""
+        self._relays.close()
+        if self._listener is not None:
+            await self._listener.close()
+        if self.joined is not None and self.joined.ready:
+            await self.joined.leave()

@@ -1,0 +1,425 @@
+"""The store of a node in a cluster: sessions and queues of its lanes, in the log that all nodes share.
+
+Each batch of the broker is one commit of the log: a frame for each lane that has changed, the entries of retained
+messages and of sessions that have ended, and the messages for the lanes of other nodes. The log appends it only if this
+process still owns the lanes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from hookmq.plugin import Runtime
+from hookmq.storage_api import (
+    CommitId,
+    Committed,
+    Enqueue,
+    ExpiredEntries,
+    Loaded,
+    Paged,
+    Record,
+    StoreFailed,
+)
+
+from hookmq_cluster.claims import encode_session
+from hookmq_cluster.engine import Appended, Engine, Entry, Refused, Stored, Unavailable
+from hookmq_cluster.frames import Origin
+from hookmq_cluster.lane_log import ATTEMPTS, RETRY, LaneFrame, LaneLog, Opened
+from hookmq_cluster.lane_state import ID_BITS, LaneState
+from hookmq_cluster.names import Names
+from hookmq_cluster.placement import Placement, Retained
+
+TOMBSTONE: Final = 3600
+"""Seconds for which the log keeps the entry that a session has ended."""
+EXAMINED: Final = 10_000
+"""The largest number of queue entries to examine in one step of a search for expired messages."""
+
+
+class _Commit:
+    """The commit that is being appended.
+
+    `frames` are the frames of this node's lanes, `sessions` the entries about sessions with the lane they belong to, and
+    `others` all other entries. If there are too many entries for one commit of the log, `others` are appended before.
+    """
+
+    __slots__ = ("attempt", "done", "frames", "id", "others", "sessions")
+
+    def __init__(self, id: CommitId, done: Committed) -> None:
+        self.id = id
+        self.done = done
+        self.attempt = 0
+        self.frames: dict[str, LaneFrame] = {}
+        self.sessions: list[tuple[str, Entry]] = []
+        self.others: list[Entry] = []
+
+    def last_part(self) -> list[Entry]:
+        """Return the entries that must be appended together."""
+        entries = [entry for made in self.frames.values() for entry in made.entries]
+        entries += [entry for _, entry in self.sessions]
+        return entries
+
+
+class ClusterStore:
+    """A `Store` and `ExpiringStore` on an `Engine`.
+
+    - `home`: the lane of new sessions. It must be opened before the first commit.
+    - `retained` returns the entries for a record about retained messages, `outgoing` the messages for other lanes.
+    - `committed` is called with the id of each commit and the sequence of its last entry, or 0 if nothing was appended.
+    - `lost` is called with a lane that another process owns, and the reason. If it is the home lane, the store has
+      failed. Other lanes are closed afterwards.
+
+    The largest commit has ``engine.max_batch`` frames of ``engine.max_entry`` bytes in this node's lanes. A larger one
+    fails.
+    """
+
+    durable = True
+
+    def __init__(
+        self,
+        engine: Engine,
+        names: Names,
+        runtime: Runtime,
+        node: str,
+        boot: str,
+        home: str,
+        retained: Callable[[Retained], list[Entry]],
+        outgoing: Callable[[], list[Entry]],
+        committed: Callable[[CommitId, int], None],
+        lost: Callable[[str, str], None],
+    ) -> None:
+        self.identity = f"{names.cluster}/{node}/{boot}"
+        self._engine = engine
+        self._names = names
+        self._runtime = runtime
+        self._node = node
+        self._boot = boot
+        self._home = home
+        self._retained = retained
+        self._outgoing = outgoing
+        self._notify = committed
+        self._lost = lost
+        self._number = 0
+        self._first_id = (int(runtime.token(4), 16) >> 1 << ID_BITS) + 1
+        self._opening: dict[str, LaneLog] = {}
+        self._opened: set[str] = set()
+        """All lanes that this process has ever opened. They may contain its message ids."""
+        self._lanes: dict[str, LaneLog] = {}
+        self._placement = Placement(home, self._lanes)
+        self._failure = ""
+
+    # lanes -----------------------------------------------------------------------------------------------------------
+
+    def open_lane(self, lane: str, fence: int, done: Opened) -> None:
+        """Read the log of a lane that this process owns since the sequence `fence`. Call `done` once with its state, or
+        with the reason why it cannot be read. The inbox must follow the lane from ``LaneState.inbox``.
+        """
+        self.close_lane(lane)
+        log = LaneLog(self._engine, self._names, self._runtime, lane, fence)
+        self._opening[lane] = log
+
+        def opened(state: LaneState | StoreFailed) -> None:
+            if self._opening.get(lane) is log:
+                del self._opening[lane]
+                if isinstance(state, LaneState) and not self._mixes_ids(state):
+                    self._opened.add(lane)
+                    self._lanes[lane] = log
+                    self._placement.add_lane(log)
+                elif isinstance(state, LaneState):
+                    log.close()
+                    state = StoreFailed(
+                        f"lane {lane!r} has message ids of this process: restart it"
+                    )
+            done(state)
+
+        log.open(opened)
+
+    def _mixes_ids(self, state: LaneState) -> bool:
+        """Return whether another process has drawn the same range of message ids as this one."""
+        return state.lane not in self._opened and self._first_id >> ID_BITS in state.id_ranges()
+
+    def close_lane(self, lane: str) -> None:
+        """Forget a lane. Its records are no longer committed."""
+        for logs in (self._opening, self._lanes):
+            log = logs.pop(lane, None)
+            if log is not None:
+                log.close()
+        self._placement.remove_lane(lane)
+
+    def set_fence(self, lane: str, fence: int) -> None:
+        """The entry about the owner of an own lane was written again, at the sequence `fence`."""
+        log = self._lanes.get(lane) or self._opening.get(lane)
+        if log is not None:
+            log.fence = fence
+
+    def lanes(self) -> dict[str, LaneState]:
+        """Return the states of all open lanes."""
+        return {lane: log.state for lane, log in self._lanes.items()}
+
+    def lane_of(self, client_id: str) -> str | None:
+        """Return the lane of a session that is stored here or was placed, or None."""
+        return self._placement.of_client(client_id)
+
+    def place(self, client_id: str, lane: str) -> None:
+        """Note the lane of a new session, whose entry in the log exists already."""
+        self._placement.place(client_id, lane)
+
+    def received(self, lane: str, sequence: int, size: int = 0) -> None:
+        """Frames of other nodes in `lane` up to `sequence` are delivered. They have `size` bytes since the last call. The
+        next commit of the lane contains this, together with the records of these messages.
+        """
+        log = self._lanes.get(lane)
+        if log is not None:
+            log.received(sequence, size)
+
+    def passed(self, lane: str, sequence: int) -> None:
+        """The inbox has read an own frame of `lane` at `sequence`, and all frames of other nodes before it are delivered.
+        Without these calls, the log of a lane that receives nothing from other nodes is not trimmed.
+        """
+        log = self._lanes.get(lane)
+        if log is not None:
+            log.passed(sequence)
+
+    # commits ---------------------------------------------------------------------------------------------------------
+
+    def load(self) -> Iterable[Loaded]:
+        """Return nothing: lanes are opened later; see `open_lane` and `LaneState.loaded`."""
+        return ()
+
+    def last_commit(self) -> CommitId:
+        """Return the id of the newest commit of this process."""
+        return CommitId(self.identity, self._number)
+
+    def next_message_id(self) -> int:
+        """Return an id that no stored message has: each process has a range of its own."""
+        return self._first_id
+
+    def commit(self, records: Sequence[Record], done: Committed) -> None:
+        """Append the records, and everything else of the same turn; see `hookmq.storage_api.Store.commit`."""
+        if self._failure:
+            done(StoreFailed(self._failure))
+            return
+        commit = _Commit(CommitId(self.identity, self._number + 1), done)
+        try:
+            self._collect(commit, records)
+        except (KeyError, ValueError) as error:
+            self._fail(commit, f"the batch cannot be stored: {error}")
+            return
+        if not commit.frames and not commit.sessions and not commit.others:
+            self._finish(commit, 0)
+        elif self._home not in self._lanes:
+            self._fail(commit, f"the home lane {self._home!r} is not open")
+        else:
+            self._append(commit)
+
+    def _collect(self, commit: _Commit, records: Sequence[Record]) -> None:
+        split = self._placement.split(records)
+        self._placement.settle(split)
+        names = self._names
+        for client_id, lane in split.begun.items():
+            subject = names.session(client_id)
+            entry = Entry(subject, encode_session(client_id, lane), replace=True)
+            commit.sessions.append((lane, entry))
+        for client_id, lane in split.ended.items():
+            entry = Entry(names.session(client_id), b"", replace=True, ttl=TOMBSTONE)
+            commit.sessions.append((lane, entry))
+        newest: dict[str, Entry] = {}
+        for record in split.retained:
+            for entry in self._retained(record):
+                newest.pop(entry.subject, None)
+                newest[entry.subject] = entry
+        commit.others = [*newest.values(), *self._outgoing()]
+        origin = Origin(self._node, self._boot, commit.id.number)
+        for lane, log in self._lanes.items():
+            found = split.lanes.pop(lane, ())
+            if found or log.moved:
+                commit.frames[lane] = log.frame(origin, found)
+        if split.lanes:
+            self._runtime.log("warning", "cluster.lane_closed", lanes=sorted(split.lanes))
+
+    def _append(self, commit: _Commit) -> None:
+        """Append the commit, in several parts if it has too many entries."""
+        self._fence(commit)
+        limit = self._engine.max_batch
+        last = commit.last_part()
+        others = commit.others
+        if len(last) > limit:
+            self._fail(
+                commit,
+                f"a commit has {len(last)} entries in this node's lanes, at most {limit} are possible",
+            )
+            return
+        parts: list[list[Entry]] = []
+        if len(last) + len(others) > limit:
+            # Without an answer, publishers send these messages again. QoS 2 messages may then arrive twice.
+            parts = [self._fenced(others[at : at + limit]) for at in range(0, len(others), limit)]
+            others = []
+        parts.append([*last, *others])
+        self._append_part(commit, parts, 0)
+
+    def _append_part(self, commit: _Commit, parts: list[list[Entry]], index: int) -> None:
+        key = f"{self._boot}/{commit.id.number}"
+        if commit.attempt or index < len(parts) - 1:
+            key += f"/{commit.attempt}.{index}"
+
+        def answered(result: Appended | Refused | Unavailable) -> None:
+            if isinstance(result, Unavailable):
+                self._fail(commit, f"the cluster's log cannot be written: {result.reason}")
+            elif isinstance(result, Refused):
+                self._refused(commit, result)
+            elif index < len(parts) - 1:
+                commit.others = commit.others[len(parts[index]) :]
+                self._append_part(commit, parts, index + 1)
+            else:
+                self._appended(commit, result.last - len(parts[index]) + 1, result.last)
+
+        self._engine.commit(parts[index], answered, key)
+
+    def _fence(self, commit: _Commit) -> None:
+        """Make sure that the part with the frames is fenced."""
+        if commit.frames:
+            return
+        if commit.sessions:
+            lane, entry = commit.sessions[0]
+            commit.sessions[0] = (lane, self._fenced([entry])[0])
+        else:
+            commit.others = self._fenced(commit.others)
+
+    def _fenced(self, entries: list[Entry]) -> list[Entry]:
+        """Return the entries, on condition that this process owns the home lane."""
+        home = self._lanes[self._home]
+        expect = (self._names.own(self._home), home.fence)
+        return [entries[0]._replace(expect=expect), *entries[1:]]
+
+    def _appended(self, commit: _Commit, sequence: int, last: int) -> None:
+        for lane, made in commit.frames.items():
+            log = self._lanes.get(lane)
+            if log is not None:
+                log.applied(made, sequence)
+            sequence += len(made.entries)
+        self._placement.release_groups()
+        self._finish(commit, last)
+
+    def _finish(self, commit: _Commit, last: int) -> None:
+        self._number = commit.id.number
+        self._notify(commit.id, last)
+        commit.done(commit.id)
+
+    def _fail(self, commit: _Commit, reason: str) -> None:
+        self._failure = self._failure or reason
+        commit.done(StoreFailed(self._failure))
+
+    # lost lanes ------------------------------------------------------------------------------------------------------
+
+    def _refused(self, commit: _Commit, refused: Refused) -> None:
+        """Find out which fences have changed, whatever the engine says: more than one may have."""
+        waiting = set(commit.frames) | {self._home}
+        found: dict[str, str] = {}
+
+        def ask(lane: str, attempts: int) -> None:
+            self._engine.last(self._names.own(lane), partial(seen, lane, attempts), exact=True)
+
+        def seen(lane: str, attempts: int, stored: Stored | None | Unavailable) -> None:
+            if isinstance(stored, Unavailable) and attempts < ATTEMPTS:
+                self._runtime.call_later(RETRY, partial(ask, lane, attempts + 1))
+                return
+            waiting.discard(lane)
+            log = self._lanes.get(lane)
+            if isinstance(stored, Unavailable):
+                found[lane] = f"the owner of lane {lane!r} cannot be read: {stored.reason}"
+            elif log is None or stored is None or stored.sequence != log.fence:
+                found[lane] = f"another process owns lane {lane!r}: {refused.reason}"
+            if not waiting:
+                self._lose(commit, refused, found)
+
+        for lane in list(waiting):
+            ask(lane, 1)
+
+    def _lose(self, commit: _Commit, refused: Refused, found: dict[str, str]) -> None:
+        if self._home in found:
+            reason = found[self._home]
+            self._fail(commit, reason)
+            self._lost(self._home, reason)
+            return
+        changed: dict[str, LaneFrame] = {}
+        for lane, made in commit.frames.items():
+            log = self._lanes.get(lane)
+            if log is None:
+                found.setdefault(lane, f"lane {lane!r} was closed")
+            elif lane not in found and made.fence != log.fence:
+                changed[lane] = made
+        if not found and not changed:
+            self._fail(commit, f"the cluster's log refused a commit: {refused.reason}")
+            return
+        for lane, made in changed.items():
+            commit.frames[lane] = self._lanes[lane].with_new_fence(made)
+        for lane, reason in found.items():
+            commit.frames.pop(lane, None)
+            if lane in self._lanes:
+                self._lost(lane, reason)
+                self.close_lane(lane)
+        commit.sessions = [
+            (lane, entry._replace(expect=None))
+            for lane, entry in commit.sessions
+            if lane not in found
+        ]
+        commit.others = [
+            entry._replace(expect=None)
+            if entry.expect and entry.expect[0] == self._names.own(self._home)
+            else entry
+            for entry in commit.others
+        ]
+        commit.attempt += 1
+        if commit.frames or commit.sessions or commit.others:
+            self._append(commit)
+        else:
+            self._finish(commit, 0)
+
+    # queues ----------------------------------------------------------------------------------------------------------
+
+    def read(self, owner: str, after: int, max_count: int, max_size: int, done: Paged) -> None:
+        """Read a page of a queue; see `hookmq.storage_api.Store.read`."""
+        log = self._lanes.get(self._placement.of_owner(owner))
+        if self._failure:
+            done(StoreFailed(self._failure))
+        elif log is None:
+            done([])  # the lane was lost, and its sessions are being released
+        else:
+            done(log.state.read(owner, after, max_count, max_size))
+
+    def expired(
+        self,
+        now: float,
+        place: object,
+        max_count: int,
+        done: Callable[[ExpiredEntries | StoreFailed], None],
+    ) -> None:
+        """Find expired entries; see `hookmq.storage_api.ExpiringStore.expired`."""
+        search: Iterator[Enqueue | None]
+        search = place if isinstance(place, Iterator) else self._search(now)
+        found: list[tuple[str, int, int, int]] = []
+        for _ in range(EXAMINED):
+            try:
+                entry = next(search)
+            except StopIteration:
+                done(ExpiredEntries(found, None))
+                return
+            if entry is not None:
+                found.append((entry.owner, entry.seq, entry.size, entry.message_ref))
+                if len(found) >= max_count:
+                    break
+        done(ExpiredEntries(found, search))
+
+    def _search(self, now: float) -> Iterator[Enqueue | None]:
+        for lane, log in list(self._lanes.items()):
+            for entry in log.state.expired(now):
+                if self._lanes.get(lane) is not log:
+                    break
+                yield entry
+
+    # end -------------------------------------------------------------------------------------------------------------
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Forget all lanes. The engine stays open."""
+        for lane in [*self._lanes, *self._opening]:
+            self.close_lane(lane)
+        done()

@@ -1,0 +1,71 @@
+"""Run a cluster on one machine: several workers of one broker, and the nats-server that they share."""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from hookmq.plugin import Log, Runtime, StoreError
+
+from hookmq_cluster.engine_errors import EngineError
+from hookmq_cluster.nats_child import NatsChild
+
+
+class SupervisorRuntime:
+    """The part of a `Runtime` that the nats-server's owner needs. The supervisor has no broker, hence no other one."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    def now(self) -> float:
+        """Return the monotonic time in seconds."""
+        return time.monotonic()
+
+    def token(self, size: int) -> str:
+        """Return `size` random bytes as lower-case hex."""
+        return os.urandom(size).hex()
+
+
+class ClusterWorkers:
+    """The plan for the workers of one machine. `node` is the beginning of their names, or empty.
+
+    If `folder` is not None, a nats-server with its data there is started for them. Otherwise they use the servers in the
+    configuration.
+    """
+
+    def __init__(self, node: str, folder: Path | None, log: Log) -> None:
+        self._prefix = f"{node}-" if node else ""
+        self._child: NatsChild | None = None
+        if folder is not None:
+            self._child = NatsChild(folder, cast("Runtime", SupervisorRuntime(log)))
+        self._running = False
+
+    async def start(self) -> None:
+        """Start the nats-server. Raises StoreError."""
+        if self._child is None:
+            return
+        try:
+            await self._child.start()
+        except EngineError as error:
+            raise StoreError(str(error)) from None
+        self._running = True
+
+    def settings(self, worker: str) -> Mapping[str, str]:
+        """Return the settings of the node in a worker."""
+        found = {"node": self._prefix + worker}
+        if self._child is not None:
+            options = self._child.options
+            found |= {
+                "servers.0": options.servers[0],
+                "user": options.user,
+                "password": options.password,
+            }
+            found |= {"replicas": "1", "allow_single_replica": "true"}
+        return found
+
+    async def stop(self) -> None:
+        """Stop the nats-server."""
+        if self._child is not None and self._running:
+            self._running = False
+            await self._child.stop()

@@ -1,0 +1,255 @@
+"""Whole brokers in a cluster, on a simulated log and one clock."""
+
+from collections.abc import Iterator
+
+import pytest
+from cluster_world import ClusterWorld
+from hookmq_testing import MemoryClient, will
+
+LEASE = 15.0
+
+
+@pytest.fixture
+def two() -> Iterator[ClusterWorld]:
+    """Return two nodes."""
+    world = ClusterWorld("a", "b")
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def three() -> Iterator[ClusterWorld]:
+    """Return three nodes that have run for some time."""
+    world = ClusterWorld("a", "b", "c")
+    world.advance(2 * LEASE)
+    yield world
+    world.close()
+
+
+def payloads(client: MemoryClient) -> list[bytes]:
+    """Return the payloads that a client got."""
+    return [one.payload for one in client.messages]
+
+
+def test_nodes_see_each_other(two: ClusterWorld) -> None:
+    assert set(two.cluster("a").membership.others) == {"b"}
+    assert set(two.cluster("b").membership.others) == {"a"}
+    assert two.cluster("a").keeper.open == {"a"}
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("expiry", [0, 3600])
+def test_a_message_reaches_the_other_node(two: ClusterWorld, qos: int, expiry: int) -> None:
+    subscriber = two.connect("b", "s", session_expiry_interval=expiry)
+    subscriber.subscribe("t/#", qos)
+    publisher = two.connect("a", "p")
+    for number in range(20):
+        publisher.publish("t/1", b"%d" % number, qos)
+    two.settle()
+    assert payloads(subscriber) == [b"%d" % number for number in range(20)]
+
+
+def test_without_subscribers_elsewhere_nothing_is_sent(two: ClusterWorld) -> None:
+    subscriber = two.connect("a", "s", session_expiry_interval=0)
+    subscriber.subscribe("t", 1)
+    publisher = two.connect("a", "p", session_expiry_interval=0)
+    two.settle()
+    sequence = two.log.sequence
+    assert publisher.publish("t", b"x", 1) is not None
+    assert payloads(subscriber) == [b"x"]
+    assert two.log.sequence == sequence
+    assert two.cluster("a").forwarding.forwarded == 0
+
+
+def test_unsubscribing_ends_the_traffic(two: ClusterWorld) -> None:
+    subscriber = two.connect("b", "s")
+    subscriber.subscribe("t", 1)
+    publisher = two.connect("a", "p")
+    publisher.publish("t", b"1", 1)
+    subscriber.unsubscribe("t")
+    two.settle()
+    publisher.publish("t", b"2", 1)
+    two.settle()
+    assert two.cluster("a").forwarding.forwarded == 1
+    assert payloads(subscriber) == [b"1"]
+
+
+def test_an_offline_session_gets_its_messages_on_another_node(two: ClusterWorld) -> None:
+    subscriber = two.connect("b", "s", session_expiry_interval=3600)
+    subscriber.subscribe("t", 2)
+    subscriber.disconnect()
+    publisher = two.connect("a", "p")
+    for number in range(5):
+        publisher.publish("t", b"%d" % number, 2)
+    two.settle()
+    again = two.connect("a", "s", session_expiry_interval=3600, clean_start=False)
+    assert again.session_present
+    two.settle()
+    assert payloads(again) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_client_takes_over_its_connection_to_another_node(two: ClusterWorld) -> None:
+    first = two.connect("b", "s", session_expiry_interval=3600)
+    second = two.connect("a", "s", session_expiry_interval=3600, clean_start=False)
+    two.settle()
+    first.expect_disconnect(0x8E)
+    assert second.session_present
+
+
+def test_a_volatile_client_takes_over_its_connection_to_another_node(two: ClusterWorld) -> None:
+    first = two.connect("b", "s", session_expiry_interval=0)
+    two.advance(1.0)
+    second = two.connect("a", "s", session_expiry_interval=0)
+    two.settle()
+    first.expect_disconnect(0x8E)
+    second.ping()
+
+
+def test_a_clean_start_elsewhere_discards_the_session(two: ClusterWorld) -> None:
+    first = two.connect("b", "s", session_expiry_interval=3600)
+    first.subscribe("t", 1)
+    first.disconnect()
+    second = two.connect("a", "s", clean_start=True, session_expiry_interval=0)
+    assert not second.session_present
+    two.connect("a", "p").publish("t", b"x", 1)
+    two.settle()
+    assert payloads(second) == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_survivor_adopts_the_sessions_of_a_dead_node(three: ClusterWorld, qos: int) -> None:
+    subscriber = three.connect("b", "s", session_expiry_interval=3600)
+    subscriber.subscribe("t", qos)
+    publisher = three.connect("a", "p", session_expiry_interval=3600)
+    publisher.publish("t", b"1", qos)
+    subscriber.disconnect()
+    publisher.publish("t", b"2", qos)
+    three.settle()
+    three.kill("b")
+    publisher.publish("t", b"3", qos)
+    three.advance(3 * LEASE)
+    assert three.cluster("a").keeper.adopted + three.cluster("c").keeper.adopted == 1
+    publisher.publish("t", b"4", qos)
+    again = three.connect("c", "s", session_expiry_interval=3600, clean_start=False)
+    assert again.session_present
+    three.settle()
+    assert payloads(again) == [b"2", b"3", b"4"]
+
+
+def test_a_client_cannot_connect_until_its_session_is_adopted(three: ClusterWorld) -> None:
+    three.connect("b", "s", session_expiry_interval=3600).disconnect()
+    three.kill("b")
+    options = {"session_expiry_interval": 3600, "clean_start": False}
+    assert three.connect("a", "s", expect=None, **options).closed
+    three.advance(3 * LEASE)
+    assert three.connect("a", "s", **options).session_present
+
+
+def test_a_node_gets_its_lane_back(three: ClusterWorld) -> None:
+    subscriber = three.connect("b", "s", session_expiry_interval=3600)
+    subscriber.subscribe("t", 1)
+    subscriber.disconnect()
+    three.kill("b")
+    three.advance(3 * LEASE)
+    three.start("b")
+    assert three.cluster("b").keeper.open == {"b"}
+    assert "b" not in three.cluster("a").keeper.open | three.cluster("c").keeper.open
+    three.connect("a", "p").publish("t", b"x", 1)
+    again = three.connect("c", "s", session_expiry_interval=3600, clean_start=False)
+    three.settle()
+    assert payloads(again) == [b"x"]
+
+
+def test_a_node_that_stops_gives_its_lane_away_at_once(three: ClusterWorld) -> None:
+    subscriber = three.connect("b", "s", session_expiry_interval=3600)
+    subscriber.subscribe("t", 1)
+    three.nodes.pop("b").close()
+    three.advance(1.0)
+    assert "b" in three.cluster("a").keeper.open | three.cluster("c").keeper.open
+    three.connect("a", "p").publish("t", b"x", 1)
+    again = three.connect("c", "s", session_expiry_interval=3600, clean_start=False)
+    three.settle()
+    assert again.session_present
+    assert payloads(again) == [b"x"]
+
+
+def test_the_will_of_a_dead_node_is_published_once(three: ClusterWorld) -> None:
+    watcher = three.connect("a", "w", session_expiry_interval=3600)
+    watcher.subscribe("will/#", 1)
+    for name, expiry in (("durable", 3600), ("volatile", 0)):
+        three.connect(
+            "b", name, session_expiry_interval=expiry, will=will(f"will/{name}", b"dead", 1)
+        )
+    three.settle()
+    three.kill("b")
+    three.advance(4 * LEASE)
+    assert sorted(one.topic for one in watcher.messages) == ["will/durable", "will/volatile"]
+
+
+def test_retained_messages_are_the_same_everywhere(three: ClusterWorld) -> None:
+    publisher = three.connect("a", "p")
+    for number in range(30):
+        publisher.publish(f"r/{number}", b"%d" % number, 1, retain=True)
+    publisher.publish("r/3", b"", 1, retain=True)
+    three.settle()
+    reader = three.connect("c", "r")
+    reader.subscribe("r/#", 1)
+    three.settle()
+    assert sorted(int(one.payload) for one in reader.messages) == [
+        number for number in range(30) if number != 3
+    ]
+    assert all(one.retain for one in reader.messages)
+    three.kill("b")
+    three.start("b")
+    late = three.connect("b", "late")
+    late.subscribe("r/#", 0)
+    three.settle()
+    assert len(late.messages) == 29
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_shared_subscription_spans_nodes(three: ClusterWorld, qos: int) -> None:
+    members = [three.connect(name, f"m{name}") for name in "bc"]
+    for member in members:
+        member.subscribe("$share/g/t", qos)
+    three.settle()
+    publisher = three.connect("a", "p")
+    for number in range(40):
+        publisher.publish("t", b"%d" % number, qos)
+    three.settle()
+    got = [payloads(member) for member in members]
+    assert sorted(int(one) for found in got for one in found) == list(range(40))
+    assert all(got)
+    local = three.connect("a", "ma")
+    local.subscribe("$share/g/t", qos)
+    publisher.publish("t", b"here", qos)
+    three.settle()
+    assert payloads(local) == [b"here"]
+
+
+def test_messages_of_a_dead_member_go_to_living_members(three: ClusterWorld) -> None:
+    member = three.connect("b", "m1", session_expiry_interval=3600)
+    member.auto_ack = False
+    member.subscribe("$share/g/t", 1)
+    three.settle()
+    publisher = three.connect("a", "p")
+    for number in range(10):
+        publisher.publish("t", b"%d" % number, 1)
+    three.settle()
+    other = three.connect("c", "m2", session_expiry_interval=3600)
+    other.subscribe("$share/g/t", 1)
+    three.kill("b")
+    three.advance(4 * LEASE)
+    publisher.publish("t", b"10", 1)
+    three.settle()
+    assert sorted(int(one) for one in payloads(other)) == list(range(11))
+
+
+def test_a_node_keeps_the_state_of_its_plugins(three: ClusterWorld) -> None:
+    three.nodes["b"].handle("cluster").state.put("key", b"value")
+    three.settle()
+    three.kill("b")
+    three.advance(3 * LEASE)
+    assert three.nodes["a"].handle("cluster").state.get("key") is None
+    back = three.start("b")
+    assert back.handle("cluster").state.get("key") == b"value"

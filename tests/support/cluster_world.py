@@ -1,0 +1,126 @@
+"""A cluster of brokers in one process, on a simulated engine and one virtual clock."""
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from hookmq.cluster_api import Relay, Relaying
+from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
+from hookmq.plugin import Context, Peer, Runtime, Scope
+from hookmq.server_api import Wire
+from hookmq_cluster.cluster import JoinedCluster
+from hookmq_cluster.config import ClusterConfig
+from hookmq_cluster.engine import Engine
+from hookmq_cluster.membership import Member
+from hookmq_cluster.plugin import ClusterPlugin
+from hookmq_testing import Harness, MemoryClient
+from hookmq_testing.wire import Clock
+from simulated_engine import QUIET, Faults, SimulatedEngine, SimulatedLog
+
+SETTLED = 0.2
+"""Seconds that a few travels to the log and back take."""
+ALLOW = Settings(auth=AuthSettings("allow"), authz=AuthzSettings("allow"))
+
+
+class SimulatedPlugin(ClusterPlugin):
+    """The plugin on the simulated engine. Its relay connects the nodes' harnesses directly."""
+
+    world: "ClusterWorld"
+
+    def make_engine(self, runtime: Runtime) -> Engine:
+        return self.world.engines[self.node]
+
+    async def open_relay(self, cluster: JoinedCluster) -> str:
+        return f"{self.node}:1"
+
+    def relaying(self, member: Member, lane: str) -> Relaying:
+        return self.world.relaying(member.node)
+
+
+class Unreachable:
+    """A relay to a node that does not answer."""
+
+    def feed(self, data: bytes) -> None: ...
+
+    def closed(self) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+
+class NodeHarness(Harness):
+    """A node. Its clients wait for the log too."""
+
+    def settle(self) -> None:
+        super().settle()
+        self.clock.advance(SETTLED)
+        super().settle()
+
+
+class ClusterWorld:
+    """Brokers that share a log. Each node is a `Harness`."""
+
+    def __init__(
+        self, *names: str, faults: Faults = QUIET, seed: int = 0, lease: float = 15.0
+    ) -> None:
+        self.clock = Clock(seed)
+        self.random = Random(seed)
+        self.log = SimulatedLog(self.clock, self.random, faults)
+        self.lease = lease
+        self.engines: dict[str, SimulatedEngine] = {}
+        self.nodes: dict[str, Harness] = {}
+        self.plugins: dict[str, SimulatedPlugin] = {}
+        for name in names:
+            self.start(name)
+
+    def start(self, name: str, config: Mapping[str, Mapping[str, Any]] | None = None) -> Harness:
+        """Start a node, and wait until it has joined."""
+        self.engines[name] = SimulatedEngine(self.log, self.clock, self.random)
+        settings = ClusterConfig(node=name, name="test", lease=self.lease)
+        plugin = self.plugins[name] = SimulatedPlugin(settings, Context("cluster"))
+        plugin.world = self
+        node = self.nodes[name] = NodeHarness([plugin], ALLOW, config=config, clock=self.clock)
+        return node
+
+    def kill(self, name: str) -> None:
+        """End a node at once, as SIGKILL does."""
+        self.engines[name].crash()
+        node = self.nodes.pop(name)
+        for client in node.clients:
+            client.wire.closed = True
+
+    def cluster(self, name: str) -> JoinedCluster:
+        """Return a node's part of the cluster."""
+        joined = self.plugins[name].joined
+        assert joined is not None
+        return joined
+
+    def connect(self, name: str, client_id: str, **options: Any) -> MemoryClient:
+        """Connect a client to a node."""
+        return self.nodes[name].connect(client_id, **options)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass on all nodes."""
+        self.clock.advance(seconds)
+
+    def settle(self) -> None:
+        """Let the nodes finish what they do, which takes some travels to the log and back."""
+        self.clock.advance(SETTLED)
+
+    def relaying(self, node: str) -> Relaying:
+        """Return how to relay a connection to a node: without a network."""
+
+        def start(wire: Wire, peer: Peer, scope: Scope) -> Relay:
+            if node not in self.nodes:
+                wire.close()
+                return Unreachable()
+            # A connection has the methods of a relay.
+            return self.nodes[node].broker.accept(wire, peer, scope, relayed=True)
+
+        return start
+
+    def close(self) -> None:
+        """Stop all nodes."""
+        for node in self.nodes.values():
+            node.close()
