@@ -54,8 +54,9 @@ class NodeHarness(Harness):
 
     def settle(self) -> None:
         super().settle()
-        self.clock.advance(SETTLED)
-        super().settle()
+        if not self._together:
+            self.clock.advance(SETTLED)
+            super().settle()
 
 
 class ClusterWorld:

@@ -88,6 +88,7 @@ class JoinedCluster:
             lambda: self.forwarding.take_entries(),
             lambda commit, last: self.retained.committed(commit, last),
             lambda lane, reason: self._lost(lane, reason),
+            lambda lane, done: self.lanes.renew(lane, done),
         )  # fmt: skip
         self.interest = Interest(runtime, self.links, home, self.store.lane_of)
         self._retained_read: Callable[[], None] = _nothing
@@ -103,6 +104,7 @@ class JoinedCluster:
             self._joined, self._left, self._expelled,
         )  # fmt: skip
         self.membership.lapsed = self.interest.lapsed
+        self.membership.owned = partial(self.lanes.check, home)
         self.claims = Claims(
             engine, names, runtime, node, home,
             self.store.lane_of, self.store.place, self._owner, relaying, self._kick,

@@ -118,6 +118,35 @@ class Lanes:
 
         self._engine.last(self._names.own(lane), found, exact=True)
 
+    def check(self, lane: str, done: Callable[[bool | None], None]) -> None:
+        """Read whether this process owns `lane`. Pass None to `done` if the log does not answer."""
+
+        def found(stored: Stored | None | Unavailable) -> None:
+            if isinstance(stored, Unavailable):
+                done(None)
+                return
+            known = decode_owner(stored) if stored is not None else None
+            me = (self._me.node, self._me.boot)
+            done(known is not None and (known[1].node, known[1].boot) == me)
+
+        self._engine.last(self._names.own(lane), found, exact=True)
+
+    def renew(self, lane: str, done: Won) -> None:
+        """Give an own lane a new fence, so that the log refuses everything that is on its way with the old one. If
+        another process owns the lane, call `done` with Refused.
+        """
+
+        def found(stored: Stored | None | Unavailable) -> None:
+            known = decode_owner(stored) if isinstance(stored, Stored) else None
+            if isinstance(stored, Unavailable):
+                done(stored)
+            elif known is None or (known[1].node, known[1].boot) != (self._me.node, self._me.boot):
+                done(Refused(self._names.own(lane), f"another process owns lane {lane!r}"))
+            else:
+                self._put(lane, self._me.node, self._me.boot, known[1].sequence, done)
+
+        self._engine.last(self._names.own(lane), found, exact=True)
+
     def give(self, lane: str, to: Member, done: Won) -> None:
         """Make another node the owner of a lane that this process owns. Commit everything of the lane before."""
         self._put(lane, to.node, to.boot, self.fences[lane], done)

@@ -6,6 +6,7 @@ passed since it answered again.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
@@ -83,6 +84,8 @@ class Membership:
         self._answering_since: float | None = None
         """When the log began to answer, or None while it does not."""
         self._renewed = 0.0
+        self.owned: Callable[[Callable[[bool | None], None]], None] = lambda done: done(False)
+        """Finds out whether this process owns the home lane. Passes None if that is not known."""
         self.lapsed: Callable[[], None] = _nothing
         """Called when the lease was renewed so late that the other nodes may have regarded this one as dead."""
         self._heard: dict[str, float] = {}
@@ -155,8 +158,7 @@ class Membership:
             if self._closed:
                 return
             if isinstance(result, Refused):
-                self._closed = True
-                self._expelled(result.reason)
+                self.owned(partial(self._refused, result, done))
             elif isinstance(result, Unavailable):
                 self._silent()
                 done(result)
@@ -168,6 +170,18 @@ class Membership:
                 done(None)
 
         self._engine.commit((entry,), answered)
+
+    def _refused(
+        self, result: Refused, done: Callable[[Unavailable | None], None], owned: bool | None
+    ) -> None:
+        """Try again later if this process still owns its lane, with a new fence, or if that is not known."""
+        if self._closed:
+            return
+        if owned is False:
+            self._closed = True
+            self._expelled(result.reason)
+        else:
+            done(Unavailable("the home lane has a new fence"))
 
     def _silent(self) -> None:
         self._answering_since = None

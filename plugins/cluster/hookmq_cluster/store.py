@@ -23,40 +23,17 @@ from hookmq.storage_api import (
 
 from hookmq_cluster.claims import encode_session
 from hookmq_cluster.engine import Appended, Engine, Entry, Refused, Stored, Unavailable
-from hookmq_cluster.frames import Origin
+from hookmq_cluster.frames import Frames, Origin
 from hookmq_cluster.lane_log import ATTEMPTS, RETRY, LaneFrame, LaneLog, Opened
 from hookmq_cluster.lane_state import ID_BITS, LaneState
 from hookmq_cluster.names import Names
+from hookmq_cluster.pending_commit import PendingCommit, origin_of
 from hookmq_cluster.placement import Placement, Retained
 
 TOMBSTONE: Final = 3600
 """Seconds for which the log keeps the entry that a session has ended."""
 EXAMINED: Final = 10_000
 """The largest number of queue entries to examine in one step of a search for expired messages."""
-
-
-class _Commit:
-    """The commit that is being appended.
-
-    `frames` are the frames of this node's lanes, `sessions` the entries about sessions with the lane they belong to, and
-    `others` all other entries. If there are too many entries for one commit of the log, `others` are appended before.
-    """
-
-    __slots__ = ("attempt", "done", "frames", "id", "others", "sessions")
-
-    def __init__(self, id: CommitId, done: Committed) -> None:
-        self.id = id
-        self.done = done
-        self.attempt = 0
-        self.frames: dict[str, LaneFrame] = {}
-        self.sessions: list[tuple[str, Entry]] = []
-        self.others: list[Entry] = []
-
-    def last_part(self) -> list[Entry]:
-        """Return the entries that must be appended together."""
-        entries = [entry for made in self.frames.values() for entry in made.entries]
-        entries += [entry for _, entry in self.sessions]
-        return entries
 
 
 class ClusterStore:
@@ -67,6 +44,7 @@ class ClusterStore:
     - `committed` is called with the id of each commit and the sequence of its last entry, or 0 if nothing was appended.
     - `lost` is called with a lane that another process owns, and the reason. If it is the home lane, the store has
       failed. Other lanes are closed afterwards.
+    - `renew` gives an own lane a new fence. Without it, the store fails if the result of a commit is unknown.
 
     The largest commit has ``engine.max_batch`` frames of ``engine.max_entry`` bytes in this node's lanes. A larger one
     fails.
@@ -86,6 +64,7 @@ class ClusterStore:
         outgoing: Callable[[], list[Entry]],
         committed: Callable[[CommitId, int], None],
         lost: Callable[[str, str], None],
+        renew: Callable[[str, Callable[[int | Refused | Unavailable], None]], None] | None = None,
     ) -> None:
         self.identity = f"{names.cluster}/{node}/{boot}"
         self._engine = engine
@@ -98,6 +77,7 @@ class ClusterStore:
         self._outgoing = outgoing
         self._notify = committed
         self._lost = lost
+        self._renew = renew
         self._number = 0
         self._first_id = (int(runtime.token(4), 16) >> 1 << ID_BITS) + 1
         self._opening: dict[str, LaneLog] = {}
@@ -198,7 +178,7 @@ class ClusterStore:
         if self._failure:
             done(StoreFailed(self._failure))
             return
-        commit = _Commit(CommitId(self.identity, self._number + 1), done)
+        commit = PendingCommit(CommitId(self.identity, self._number + 1), done)
         try:
             self._collect(commit, records)
         except (KeyError, ValueError) as error:
@@ -211,7 +191,7 @@ class ClusterStore:
         else:
             self._append(commit)
 
-    def _collect(self, commit: _Commit, records: Sequence[Record]) -> None:
+    def _collect(self, commit: PendingCommit, records: Sequence[Record]) -> None:
         split = self._placement.split(records)
         self._placement.settle(split)
         names = self._names
@@ -236,7 +216,7 @@ class ClusterStore:
         if split.lanes:
             self._runtime.log("warning", "cluster.lane_closed", lanes=sorted(split.lanes))
 
-    def _append(self, commit: _Commit) -> None:
+    def _append(self, commit: PendingCommit) -> None:
         """Append the commit, in several parts if it has too many entries."""
         self._fence(commit)
         limit = self._engine.max_batch
@@ -256,14 +236,14 @@ class ClusterStore:
         parts.append([*last, *others])
         self._append_part(commit, parts, 0)
 
-    def _append_part(self, commit: _Commit, parts: list[list[Entry]], index: int) -> None:
+    def _append_part(self, commit: PendingCommit, parts: list[list[Entry]], index: int) -> None:
         key = f"{self._boot}/{commit.id.number}"
         if commit.attempt or index < len(parts) - 1:
             key += f"/{commit.attempt}.{index}"
 
         def answered(result: Appended | Refused | Unavailable) -> None:
             if isinstance(result, Unavailable):
-                self._fail(commit, f"the cluster's log cannot be written: {result.reason}")
+                self._unknown(commit, result.reason)
             elif isinstance(result, Refused):
                 self._refused(commit, result)
             elif index < len(parts) - 1:
@@ -274,7 +254,7 @@ class ClusterStore:
 
         self._engine.commit(parts[index], answered, key)
 
-    def _fence(self, commit: _Commit) -> None:
+    def _fence(self, commit: PendingCommit) -> None:
         """Make sure that the part with the frames is fenced."""
         if commit.frames:
             return
@@ -290,7 +270,7 @@ class ClusterStore:
         expect = (self._names.own(self._home), home.fence)
         return [entries[0]._replace(expect=expect), *entries[1:]]
 
-    def _appended(self, commit: _Commit, sequence: int, last: int) -> None:
+    def _appended(self, commit: PendingCommit, sequence: int, last: int) -> None:
         for lane, made in commit.frames.items():
             log = self._lanes.get(lane)
             if log is not None:
@@ -299,18 +279,18 @@ class ClusterStore:
         self._placement.release_groups()
         self._finish(commit, last)
 
-    def _finish(self, commit: _Commit, last: int) -> None:
+    def _finish(self, commit: PendingCommit, last: int) -> None:
         self._number = commit.id.number
         self._notify(commit.id, last)
         commit.done(commit.id)
 
-    def _fail(self, commit: _Commit, reason: str) -> None:
+    def _fail(self, commit: PendingCommit, reason: str) -> None:
         self._failure = self._failure or reason
         commit.done(StoreFailed(self._failure))
 
     # lost lanes ------------------------------------------------------------------------------------------------------
 
-    def _refused(self, commit: _Commit, refused: Refused) -> None:
+    def _refused(self, commit: PendingCommit, refused: Refused) -> None:
         """Find out which fences have changed, whatever the engine says: more than one may have."""
         waiting = set(commit.frames) | {self._home}
         found: dict[str, str] = {}
@@ -334,7 +314,7 @@ class ClusterStore:
         for lane in list(waiting):
             ask(lane, 1)
 
-    def _lose(self, commit: _Commit, refused: Refused, found: dict[str, str]) -> None:
+    def _lose(self, commit: PendingCommit, refused: Refused, found: dict[str, str]) -> None:
         if self._home in found:
             reason = found[self._home]
             self._fail(commit, reason)
@@ -357,15 +337,15 @@ class ClusterStore:
             if lane in self._lanes:
                 self._lost(lane, reason)
                 self.close_lane(lane)
-        commit.sessions = [
-            (lane, entry._replace(expect=None))
-            for lane, entry in commit.sessions
-            if lane not in found
-        ]
+        commit.sessions = [one for one in commit.sessions if one[0] not in found]
+        self._again(commit)
+
+    def _again(self, commit: PendingCommit) -> None:
+        """Append a commit that was not made, with other fences."""
+        own = self._names.own(self._home)
+        commit.sessions = [(lane, entry._replace(expect=None)) for lane, entry in commit.sessions]
         commit.others = [
-            entry._replace(expect=None)
-            if entry.expect and entry.expect[0] == self._names.own(self._home)
-            else entry
+            entry._replace(expect=None) if entry.expect and entry.expect[0] == own else entry
             for entry in commit.others
         ]
         commit.attempt += 1
@@ -373,6 +353,83 @@ class ClusterStore:
             self._append(commit)
         else:
             self._finish(commit, 0)
+
+    # unknown results -------------------------------------------------------------------------------------------------
+
+    def _unknown(self, commit: PendingCommit, reason: str) -> None:
+        """Find out whether a commit was made, once the log answers again. Nothing is acknowledged until then.
+
+        New fences come first: after them, the log refuses the commit if it is still on its way. A commit without frames
+        cannot be found, so it is made again. Its messages may then arrive twice, because their publishers have no durable
+        session.
+        """
+        renew = self._renew
+        if renew is None:
+            self._fail(commit, f"the cluster's log cannot be written: {reason}")
+            return
+        self._runtime.log("warning", "cluster.commit_unknown", reason=reason)
+        waiting = {self._home, *commit.frames}
+
+        def ask(lane: str) -> None:
+            renew(lane, partial(renewed, lane))
+
+        def renewed(lane: str, result: int | Refused | Unavailable) -> None:
+            if isinstance(result, Unavailable):
+                self._runtime.call_later(RETRY, partial(ask, lane))
+            elif lane not in waiting:
+                return
+            elif isinstance(result, Refused):
+                waiting.clear()
+                self._refused(commit, result)
+            else:
+                self.set_fence(lane, result)
+                waiting.discard(lane)
+                if not waiting:
+                    self._look_for(commit)
+
+        for lane in waiting:
+            ask(lane)
+
+    def _look_for(self, commit: PendingCommit) -> None:
+        """Look for the first frame of `commit` behind the newest known frame of its lane."""
+        lane = next(iter(commit.frames), None)
+        log = self._lanes.get(lane) if lane is not None else None
+        if lane is None or log is None:
+            self._renewed(commit)
+            return
+        parts = len(commit.frames[lane].entries)
+        origin = Origin(self._node, self._boot, commit.id.number)
+        frames = Frames()
+        subject = self._names.lane(lane)
+
+        def read(after: int) -> None:
+            self._engine.read([subject], after, partial(found, after))
+
+        def found(after: int, page: list[Stored] | Unavailable) -> None:
+            if isinstance(page, Unavailable):
+                self._runtime.call_later(RETRY, partial(read, after))
+                return
+            for stored in page:
+                if origin_of(frames, stored) == origin:
+                    first = stored.sequence - parts + 1
+                    size = len(commit.last_part()) + len(commit.others)
+                    self._appended(commit, first, first + size - 1)
+                    return
+            if page:
+                read(page[-1].sequence)
+            else:
+                self._renewed(commit)
+
+        read(log.state.newest)
+
+    def _renewed(self, commit: PendingCommit) -> None:
+        for lane, made in list(commit.frames.items()):
+            log = self._lanes.get(lane)
+            if log is None:
+                del commit.frames[lane]  # it was lost meanwhile
+            else:
+                commit.frames[lane] = log.with_new_fence(made)
+        self._again(commit)
 
     # queues ----------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from cluster_world import ClusterWorld
+from hookmq.mqtt_api import Publish, Pubrec
 from hookmq_testing import MemoryClient, will
 
 LEASE = 15.0
@@ -253,3 +254,48 @@ def test_a_node_keeps_the_state_of_its_plugins(three: ClusterWorld) -> None:
     assert three.nodes["a"].handle("cluster").state.get("key") is None
     back = three.start("b")
     assert back.handle("cluster").state.get("key") == b"value"
+
+
+@pytest.mark.parametrize("seconds", [5.0, 40.0, 300.0])
+def test_acknowledgements_wait_while_the_log_is_away(three: ClusterWorld, seconds: float) -> None:
+    subscriber = three.connect("b", "s", session_expiry_interval=3600)
+    subscriber.subscribe("t", 2)
+    publisher = three.connect("a", "p", session_expiry_interval=3600)
+    three.log.stop()
+    for number in range(3):
+        publisher.send(Publish("t", b"%d" % number, 2, packet_id=number + 1))
+    three.advance(seconds)
+    assert not [one for one in publisher.received if isinstance(one, Pubrec)]
+    assert payloads(subscriber) == []
+    three.log.start()
+    three.advance(60.0)
+    assert {one.packet_id for one in publisher.received if isinstance(one, Pubrec)} == {1, 2, 3}
+    assert payloads(subscriber) == [b"0", b"1", b"2"]
+    assert [three.cluster(name).keeper.open for name in "abc"] == [{"a"}, {"b"}, {"c"}]
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_commit_with_an_unknown_result_is_made_once(made: bool) -> None:
+    world = ClusterWorld("a", "b", lease=300.0)
+    subscriber = world.connect("b", "s", session_expiry_interval=3600)
+    subscriber.subscribe("t", 2)
+    publisher = world.connect("a", "p", session_expiry_interval=3600)
+    world.settle()
+    before = world.log.sequence
+    with world.nodes["a"].together():
+        publisher.send(Publish("t", b"x", 2, packet_id=1))
+        while made and world.log.sequence == before:
+            world.advance(0.0001)
+        world.engines["a"].cut()
+    world.advance(60.0)
+    assert world.nodes["a"].logged("cluster.commit_unknown")
+    assert not [one for one in publisher.received if isinstance(one, Pubrec)]
+    assert payloads(subscriber) == ([b"x"] if made else [])
+    world.engines["a"].heal()
+    world.advance(30.0)
+    assert [one for one in publisher.received if isinstance(one, Pubrec)]
+    assert payloads(subscriber) == [b"x"]
+    publisher.publish("t", b"y", 2)
+    world.settle()
+    assert payloads(subscriber) == [b"x", b"y"]
+    world.close()
