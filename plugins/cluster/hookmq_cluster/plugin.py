@@ -9,6 +9,7 @@ from hookmq.plugin import (
     BrokerHandle,
     ConfigError,
     Context,
+    MetricRegistry,
     Plugin,
     Runtime,
     Store,
@@ -24,6 +25,7 @@ from hookmq_cluster.config import ClusterConfig, default_node
 from hookmq_cluster.engine import Engine
 from hookmq_cluster.engine_errors import EngineError
 from hookmq_cluster.membership import Member
+from hookmq_cluster.metrics import register
 from hookmq_cluster.names import Names
 from hookmq_cluster.nats_connection import NatsOptions
 from hookmq_cluster.nats_engine import NatsEngine
@@ -139,6 +141,12 @@ class ClusterPlugin(Plugin):
             except EngineError as error:
                 raise StoreError(str(error)) from None
         await cluster.join(await self.open_relay(cluster))
+
+    @hookimpl
+    def register_metrics(self, registry: MetricRegistry) -> None:
+        """Add the metrics of `hookmq_cluster.metrics`, and those of relays."""
+        register(registry, lambda: self.joined)
+        self._counters.register(registry)
 
     @hookimpl
     async def on_shutdown(self) -> None:

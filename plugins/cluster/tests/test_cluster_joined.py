@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from cluster_world import ClusterWorld
 from hookmq.mqtt_api import Publish, Pubrec
+from hookmq.plugin import MetricRegistry
 from hookmq_testing import MemoryClient, will
 
 LEASE = 15.0
@@ -299,3 +300,18 @@ def test_a_commit_with_an_unknown_result_is_made_once(made: bool) -> None:
     world.settle()
     assert payloads(subscriber) == [b"x", b"y"]
     world.close()
+
+
+def test_metrics(three: ClusterWorld) -> None:
+    subscriber = three.connect("b", "s", session_expiry_interval=3600)
+    subscriber.subscribe("t", 1)
+    three.connect("a", "p").publish("t", b"x", 1)
+    three.settle()
+    registry = MetricRegistry()
+    three.plugins["a"].register_metrics(registry)
+    values = registry.values()
+    assert values["cluster_ready"] == 1
+    assert values["cluster_members"] == 3
+    assert values["cluster_lanes"] == 1
+    assert values["cluster_forwarded_messages_total"] == 1
+    assert 0 <= values["cluster_lease_age_seconds"] <= LEASE / 2

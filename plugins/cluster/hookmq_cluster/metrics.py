@@ -1,0 +1,64 @@
+"""The cluster's metrics, as one node sees them."""
+
+from collections.abc import Callable
+
+from hookmq.plugin import MetricRegistry
+
+from hookmq_cluster.cluster import JoinedCluster
+
+
+def register(registry: MetricRegistry, joined: Callable[[], JoinedCluster | None]) -> None:
+    """Add the metrics. `joined` returns None until the broker has started."""
+
+    def value(read: Callable[[JoinedCluster], float]) -> Callable[[], float]:
+        def now() -> float:
+            cluster = joined()
+            return 0.0 if cluster is None else read(cluster)
+
+        return now
+
+    registry.gauge(
+        "cluster_ready",
+        "1 if the node has joined the cluster, so that clients may connect.",
+        value(lambda cluster: float(cluster.ready)),
+    )
+    registry.gauge(
+        "cluster_members",
+        "Live nodes, including this one.",
+        value(lambda cluster: len(cluster.membership.others) + 1.0),
+    )
+    registry.gauge(
+        "cluster_lanes",
+        "Lanes of this node: its own one, and those that it has adopted.",
+        value(lambda cluster: float(len(cluster.keeper.open))),
+    )
+    registry.counter(
+        "cluster_adopted_lanes_total",
+        "Lanes of other nodes that this node has adopted or been given.",
+        value(lambda cluster: float(cluster.keeper.adopted)),
+    )
+    registry.gauge(
+        "cluster_lease_age_seconds",
+        "Time since the log confirmed this node's lease. Other nodes adopt its lane when the lease has ended.",
+        value(lambda cluster: cluster.membership.renewed_ago if cluster.ready else 0.0),
+    )
+    registry.counter(
+        "cluster_forwarded_messages_total",
+        "Messages sent to other nodes, counted once for each node or lane.",
+        value(lambda cluster: float(cluster.forwarding.forwarded)),
+    )
+    registry.counter(
+        "cluster_dropped_messages_total",
+        "Messages with QoS 0 that another node did not get, because too much was waiting for it.",
+        value(lambda cluster: float(cluster.forwarding.dropped)),
+    )
+    registry.counter(
+        "cluster_invalid_frames_total",
+        "Messages of other nodes that could not be read.",
+        value(lambda cluster: float(cluster.inbox.invalid)),
+    )
+    registry.gauge(
+        "cluster_lane_bytes",
+        "Bytes of the sessions, queues and messages in this node's lanes, which are also in memory.",
+        value(lambda cluster: float(sum(one.live_bytes for one in cluster.store.lanes().values()))),
+    )
