@@ -64,6 +64,10 @@ class ClusterConfig:
     advertise: str = setting(
         "", "address under which the other nodes reach `relay`; default: the same address"
     )
+    relay_tls: TlsConfig | None = setting(
+        None,
+        "files for TLS between nodes; each node needs a certificate for its `advertise` address, from the same authority",
+    )
     user: str = setting("", "user name for NATS")
     password: str = setting("", "password of the user")
     token: str = setting("", "token for NATS, instead of a user")
@@ -73,6 +77,9 @@ class ClusterConfig:
     )
 
     def __post_init__(self) -> None:
+        tls = self.relay_tls
+        if tls is not None and (tls.ca_file is None or tls.cert_file is None):
+            raise ConfigError("relay_tls: ca_file and cert_file are required")
         if isinstance(self.workers, int) and self.workers < 1:
             raise ConfigError(f"workers: expected auto or a number from 1 on, found {self.workers}")
         if self.folder is not None and not self.workers:

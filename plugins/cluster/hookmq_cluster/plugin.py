@@ -32,6 +32,7 @@ from hookmq_cluster.nats_engine import NatsEngine
 from hookmq_cluster.relay import Relays
 from hookmq_cluster.relay_counters import RelayCounters
 from hookmq_cluster.relay_listener import RelayListener
+from hookmq_cluster.relay_tls import relay_contexts
 from hookmq_cluster.workers import ClusterWorkers
 
 DEFAULT_SERVERS: Final = ("nats://127.0.0.1:4222",)
@@ -53,7 +54,14 @@ class ClusterPlugin(Plugin):
         self.joined: JoinedCluster | None = None
         self._engine: Engine | None = None
         self._counters = RelayCounters(self.log)
-        self._relays = Relays(config.name, self.node, "", self._counters)
+        self._tls = relay_contexts(config.relay_tls)
+        self._relays = Relays(
+            config.name,
+            self.node,
+            "",
+            self._counters,
+            None if self._tls is None else self._tls.client,
+        )
         self._listener: RelayListener | None = None
 
     def _nats_options(self) -> NatsOptions:
@@ -105,7 +113,7 @@ class ClusterPlugin(Plugin):
         self._relays.secret = secret = await cluster.secret()
         self._listener = RelayListener(
             self.config.relay, self.config.name, secret, cluster.relay_target, cluster.owns,
-            self._counters,
+            self._counters, None if self._tls is None else self._tls.server,
         )  # fmt: skip
         await self._listener.open()
         return self.config.advertise or self._listener.address
