@@ -148,7 +148,7 @@ def test_the_simulator_finds_what_is_planted(bug: Bug, tmp_path: pathlib.Path) -
 
 def test_coverage_knows_every_cell() -> None:
     coverage = Coverage()
-    assert len(CELLS) == 75
+    assert len(CELLS) == 90
     assert len(coverage.missing()) == len(CELLS) - len(UNREACHABLE)
     coverage.add((cell, 1) for cell in CELLS)
     assert coverage.missing() == []

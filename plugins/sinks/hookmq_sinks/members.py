@@ -93,7 +93,8 @@ class Members:
         """End all processes and close the logs."""
         for task in self._changes:
             task.cancel()
-        await asyncio.gather(*self._changes, return_exceptions=True)
+        if self._changes:
+            await asyncio.gather(*self._changes, return_exceptions=True)
         for receiver in self.receivers:
             await receiver.stop(min(deadline, STOP))
         for process in self.processes:

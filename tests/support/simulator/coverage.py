@@ -13,7 +13,10 @@ Cell = tuple[Phase, PacketType]
 CELLS: Final[tuple[Cell, ...]] = tuple((phase, kind) for phase in Phase for kind in PacketType)
 """Every cell of the connection's state table, including illegal packets."""
 
-UNREACHABLE: Final[dict[Cell, str]] = {}
+UNREACHABLE: Final[dict[Cell, str]] = {
+    (Phase.RELAYED, kind): "a relayed connection passes bytes on, and no packet is read"
+    for kind in PacketType
+}
 """Cells that no run can reach, with the reason."""
 
 
