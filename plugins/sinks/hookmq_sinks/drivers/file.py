@@ -114,6 +114,10 @@ class _State:
     suffix: str = LINES
 
 
+_ROTATION: Final = 1.0
+"""Seconds for which `close` waits until an old file is completed."""
+
+
 class FileDriver(Driver):
     """Writes files; see the module docstring."""
 
@@ -179,6 +183,7 @@ class FileDriver(Driver):
         if self._timer is not None:
             self._timer.cancel()
         if self._rotation is not None:
+            await asyncio.wait({self._rotation}, timeout=_ROTATION)
             self._rotation.cancel()
         if not self._busy:
             self._release()
