@@ -277,6 +277,9 @@ class RemoteLink:
         await self._ask("seek", number)
 
     async def drain(self) -> None:
+        if self._timer is not None:  # otherwise the process would not know the newest events yet
+            self._timer.cancel()
+            self._tell()
         await self._ask("drain", seconds=3600.0)
 
     async def send(self, events: Sequence[Numbered]) -> Answer:
