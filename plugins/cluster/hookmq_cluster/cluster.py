@@ -119,7 +119,7 @@ class JoinedCluster:
         self.inbox.attach(node)
         self.retained.attach(node)
         self.keeper = LaneKeeper(
-            self._runtime, self.me, self.home, node, self.lanes, self.store, self.inbox,
+            self._runtime, self._engine, self._names, self.me, self.home, node, self.lanes, self.store, self.inbox,
             self.interest, self.membership, self._ask_for_lane,
         )  # fmt: skip
 

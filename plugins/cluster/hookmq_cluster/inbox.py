@@ -111,6 +111,21 @@ class Inbox:
                 reader.stop()
                 reader.stop = None
 
+    def position(self, lane: str) -> int:
+        """Return the sequence up to which all frames of `lane` are delivered."""
+        reader = self._lanes.get(lane)
+        if reader is None:
+            return 0
+        return reader.waiting[0].sequence - 1 if reader.waiting else reader.last
+
+    def take(self, lane: str, frames: list[Stored]) -> None:
+        """Deliver frames that were read already, all of them in this turn."""
+        reader = self._lanes[lane]
+        for stored in frames:
+            self._stored(reader, stored)
+        while reader.waiting:
+            self._work()
+
     def waiting(self, lane: str) -> bool:
         """Return whether frames of `lane` were read and not delivered yet."""
         reader = self._lanes.get(lane)

@@ -8,12 +8,13 @@ from hookmq.cluster_api import Node
 from hookmq.plugin import ReasonCode, Runtime, StoreError
 from hookmq.storage_api import StoreFailed
 
-from hookmq_cluster.engine import Refused, Unavailable
+from hookmq_cluster.engine import Engine, Refused, Stored, Unavailable
 from hookmq_cluster.inbox import Inbox
 from hookmq_cluster.interest import Interest
 from hookmq_cluster.lane_state import LaneState
 from hookmq_cluster.lanes import Lanes, Owner
 from hookmq_cluster.membership import Member, Membership
+from hookmq_cluster.names import Names
 from hookmq_cluster.store import ClusterStore
 
 T = TypeVar("T")
@@ -21,6 +22,10 @@ _RETRY: Final = 1.0
 """Seconds between two attempts to get the home lane."""
 _GLANCE: Final = 0.05
 """Seconds between two looks at the owner of an awaited lane."""
+_CATCH_UP: Final = 20.0
+"""Seconds to wait for an inbox. Order is lost if it takes longer, but a lane cannot wait for ever."""
+_UNREAD: Final = 2000
+"""Frames of a new lane that are delivered in one turn."""
 _BATCH: Final = 500
 """Sessions that are released in one turn."""
 _SPREAD: Final = 0.5
@@ -51,6 +56,8 @@ class LaneKeeper:
     def __init__(
         self,
         runtime: Runtime,
+        engine: Engine,
+        names: Names,
         me: Member,
         home: str,
         node: Node,
@@ -62,6 +69,8 @@ class LaneKeeper:
         ask: Asking,
     ) -> None:
         self._runtime = runtime
+        self._engine = engine
+        self._names = names
         self._me = me
         self.home = home
         self._node = node
@@ -143,10 +152,50 @@ class LaneKeeper:
         found = await answer(self._runtime, partial(self._store.open_lane, lane, fence))
         if isinstance(found, StoreFailed):
             raise StoreError(f"lane {lane!r}: {found.reason}")
+        for own in list(self.open):
+            await self._catch_up(own, fence)
+        unread = await self._unread(lane, found.inbox)
         if self._lanes.fences.get(lane) != fence:
             self._store.close_lane(lane)
             raise StoreError(f"lane {lane!r} was lost while it was loaded")
         self._load(lane, fence, found)
+        self._inbox.take(lane, unread)
+
+    async def _catch_up(self, lane: str, sequence: int) -> None:
+        """Wait until the inbox of an own lane has delivered everything before `sequence`.
+
+        Publishers of an adopted lane may have sent messages to this lane through the log. What they send from now on is
+        delivered directly, and must not overtake those.
+        """
+        stored = await answer(self._runtime, partial(self._last, self._names.lane(lane)))
+        newest = stored.sequence if isinstance(stored, Stored) else 0
+        waited = 0.0
+        while lane in self.open and self._inbox.position(lane) < min(newest, sequence):
+            if waited >= _CATCH_UP:
+                self._runtime.log("warning", "cluster.inbox_slow", lane=lane)
+                return
+            await self._pause(_GLANCE)
+            waited += _GLANCE
+
+    def _last(self, subject: str, done: Callable[[Stored | None | Unavailable], None]) -> None:
+        self._engine.last(subject, done, exact=True)
+
+    async def _unread(self, lane: str, after: int) -> list[Stored]:
+        """Return the frames of a lane above its inbox, or the first ones if there are very many. Deliver them before
+        anything else to the sessions of the lane."""
+        found: list[Stored] = []
+        while len(found) < _UNREAD:
+            page = await answer(self._runtime, partial(self._page, lane, after))
+            if isinstance(page, Unavailable) or not page:
+                break
+            found += page
+            after = page[-1].sequence
+        return found
+
+    def _page(
+        self, lane: str, after: int, done: Callable[[list[Stored] | Unavailable], None]
+    ) -> None:
+        self._engine.read((self._names.lane(lane),), after, done)
 
     def _load(self, lane: str, fence: int, state: LaneState) -> None:
         self.open.add(lane)

@@ -315,3 +315,29 @@ def test_metrics(three: ClusterWorld) -> None:
     assert values["cluster_lanes"] == 1
     assert values["cluster_forwarded_messages_total"] == 1
     assert 0 <= values["cluster_lease_age_seconds"] <= LEASE / 2
+
+
+def test_an_adopted_publisher_does_not_overtake_its_own_messages() -> None:
+    world = ClusterWorld("a", "b")
+    world.advance(2 * LEASE)
+    subscriber = world.connect("a", "s", session_expiry_interval=3600)
+    subscriber.subscribe("t", 1)
+    publisher = world.connect("b", "p", session_expiry_interval=3600)
+    inbox = world.cluster("a").inbox
+    reader = inbox._lanes["a"]
+    assert reader.stop is not None
+    reader.stop()  # the log is slow to answer this node
+    for number in range(5):
+        publisher.publish("t", b"%d" % number, 1)
+    world.kill("b")
+    world.advance(2 * LEASE)
+    assert set(world.cluster("a").lanes.fences) == {"a", "b"}
+    assert world.cluster("a").keeper.open == {"a"}
+    inbox._follow(reader)
+    world.advance(5.0)
+    assert world.cluster("a").keeper.open == {"a", "b"}
+    again = world.connect("a", "p", session_expiry_interval=3600, clean_start=False)
+    again.publish("t", b"5", 1)
+    world.settle()
+    assert payloads(subscriber) == [b"%d" % number for number in range(6)]
+    world.close()
