@@ -206,7 +206,7 @@ class LaneKeeper:
 
     def given(self, lane: str, fence: int) -> None:
         """Open a lane that its owner has given to this node."""
-        if lane in self.open or lane in self._taking or self.home not in self.open:
+        if self.leaving or lane in self.open or lane in self._taking or self.home not in self.open:
             return
         self._taking.add(lane)
         self._lanes.fences[lane] = fence
@@ -216,7 +216,7 @@ class LaneKeeper:
         self._taking.discard(lane)
         if error is None:
             self.adopted += 1
-        else:
+        elif not self.leaving:  # otherwise another node adopts it
             self._runtime.log("error", "cluster.lane_unusable", lane=lane, error=str(error))
 
     def look(self) -> None:
