@@ -71,9 +71,9 @@ class ClusterRecorder(Plugin):
         self._record("locate", lambda: done(self.place), client_id)
 
     def claim(
-        self, client: ClientInfo, durable: bool, clean: bool, done: Callable[[Refused | None], None]
+        self, client: ClientInfo, durable: bool, done: Callable[[Refused | None], None]
     ) -> None:
-        self._record("claim", lambda: done(self.refused), client, durable, clean)
+        self._record("claim", lambda: done(self.refused), client, durable)
 
     def subscribed(
         self, client_id: str, durable: bool, subscription: Subscription, added: bool

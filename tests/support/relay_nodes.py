@@ -22,7 +22,7 @@ from hookmq.server.settings import ListenerSettings
 from hookmq_cluster.relay import Relays
 from hookmq_cluster.relay_counters import RelayCounters
 from hookmq_cluster.relay_listener import RelayListener
-from scripted_cluster import Clustered, ScriptedCluster
+from scripted_cluster import ScriptedCluster
 
 OPEN = Settings(auth=AuthSettings("allow"), authz=AuthzSettings("allow"))
 LISTENERS = (ListenerSettings("front", bind="127.0.0.1:0", close_timeout=2.0),)
@@ -74,7 +74,7 @@ class RelayNode:
         self.name = name
         self.runtime = Runtime()
         self.cluster = PlacingCluster()
-        hooks = Hooks.of(Clustered(self.cluster), *plugins)
+        hooks = Hooks.of(self.cluster, *plugins)
         open_ = replace(settings or Settings(), auth=OPEN.auth, authz=OPEN.authz)
         self.broker = Broker(open_, self.runtime, hooks)
         self.server = Server(self.broker, listeners, self.runtime)

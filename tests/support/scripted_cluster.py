@@ -1,15 +1,11 @@
-"""A cluster whose answers a test sets by hand, the plugin that provides it, and relays that record what passes."""
+"""A cluster whose answers a test sets by hand, and relays that record what passes."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
-from hookmq.cluster_api import Here, Node, Place, Refused, RemoteRoute
-from hookmq.model.client import ClientInfo, Peer, Scope
-from hookmq.model.message import Message
+from hookmq.cluster_api import Place
+from hookmq.model.client import Peer, Scope
 from hookmq.model.runtime import Wire
-from hookmq.model.subscription import Subscription
-from hookmq.plugin import Context, Plugin, hookimpl
-from hookmq.storage.protocols import StoreFailed
-from hookmq.storage.records import CommitId
+from hookmq_testing import ClusterRecorder
 
 
 class RecordingRelay:
@@ -40,16 +36,25 @@ class RecordingRelay:
         self.events.append("resume")
 
 
-class ScriptedCluster:
+class ScriptedCluster(ClusterRecorder):
     """A cluster with no other nodes. `place` is where clients belong; None leaves `locate` unanswered until `answer`."""
 
+    place: Place | None  # type: ignore[assignment]
+
     def __init__(self) -> None:
-        self.node: Node
-        self.place: Place | None = Here()
-        self.asked: list[str] = []
+        super().__init__("clustered")
         self.waiting: list[Callable[[Place], None]] = []
-        self.claimed: list[str] = []
         self.relays: list[RecordingRelay] = []
+
+    @property
+    def asked(self) -> list[str]:
+        """The clients that were located."""
+        return [client_id for _, client_id in self.calls("locate")]
+
+    @property
+    def claimed(self) -> list[str]:
+        """The clients that were claimed."""
+        return [client.client_id for _, client, *_ in self.calls("claim")]
 
     def relaying(self, wire: Wire, peer: Peer, scope: Scope) -> RecordingRelay:
         relay = RecordingRelay(wire, peer, scope)
@@ -59,53 +64,9 @@ class ScriptedCluster:
     def answer(self, place: Place) -> None:
         self.waiting.pop(0)(place)
 
-    def attach(self, node: Node) -> None:
-        self.node = node
-
     def locate(self, client_id: str, done: Callable[[Place], None]) -> None:
-        self.asked.append(client_id)
         if self.place is None:
+            self.recorded.append(("locate", client_id))
             self.waiting.append(done)
         else:
-            done(self.place)
-
-    def claim(
-        self, client: ClientInfo, durable: bool, clean: bool, done: Callable[[Refused | None], None]
-    ) -> None:
-        self.claimed.append(client.client_id)
-        done(None)
-
-    def subscribed(
-        self, client_id: str, durable: bool, subscription: Subscription, added: bool
-    ) -> None:
-        pass
-
-    def settled(self, done: Callable[[], None]) -> bool:
-        return True
-
-    def online(self, owner: str, members: int) -> None:
-        pass
-
-    def elsewhere(self, owner: str) -> bool:
-        return False
-
-    def hand_on(self, owner: str, message: Message) -> bool:
-        return False
-
-    def forward(self, message: Message, route: RemoteRoute, groups: Collection[str] = ()) -> bool:
-        return False
-
-    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
-        done(None)
-
-
-class Clustered(Plugin):
-    """Provides a `ScriptedCluster`."""
-
-    def __init__(self, cluster: ScriptedCluster) -> None:
-        super().__init__(None, Context("clustered"))
-        self.cluster = cluster
-
-    @hookimpl
-    def provide_cluster(self) -> ScriptedCluster:
-        return self.cluster
+            super().locate(client_id, done)

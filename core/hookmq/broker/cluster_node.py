@@ -1,6 +1,6 @@
 """This broker, as its cluster sees it: the implementation of `hookmq.storage.cluster.Node`."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from hookmq.broker.cluster_delivery import deliver_to, hand_on
@@ -8,10 +8,9 @@ from hookmq.broker.cluster_sessions import adopt, forget
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.publish.retained import clear, keep_retained
 from hookmq.broker.retained_expiry import Kept
-from hookmq.broker.sessions.lifecycle import end_session
 from hookmq.broker.state import BrokerState
 from hookmq.model.client import ClientInfo
-from hookmq.model.events import EndedBy, SessionEvent
+from hookmq.model.events import EndedBy
 from hookmq.model.message import Message
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.reason_codes import ReasonCode
@@ -86,18 +85,6 @@ class ClusterNode:
         state.writes.schedule()
         return True
 
-    def end_session(self, client_id: str, done: Callable[[bool], None]) -> None:
-        state = self._state
-        session = state.sessions.get(client_id)
-        if session is None:
-            done(False)
-            return
-        self.disconnect(client_id, ReasonCode.SESSION_TAKEN_OVER, "another connection took over")
-        if state.sessions.get(client_id) is session:  # otherwise it ended with its connection
-            end_session(state, session, SessionEvent.ENDED)
-        state.committer.after_commit(partial(done, True))
-        state.writes.schedule()
-
     def retain(self, message: Message, publisher: ClientInfo | None) -> None:
         # The limits on retained messages do not apply: every node of a cluster has the same messages.
         state, topic = self._state, message.topic
@@ -114,20 +101,8 @@ class ClusterNode:
     def fail(self, reason: str) -> None:
         self._state.committer.fail(reason)
 
-    def session_count(self) -> int:
-        return len(self._state.sessions)
-
     def connected_at(self, client_id: str) -> float | None:
         session = self._state.sessions.get(client_id)
         if session is None or session.connection is None:
             return None
         return session.client.connected_at
-
-    def subscriptions(self) -> Iterator[tuple[str, bool, Subscription]]:
-        for session in list(self._state.sessions.values()):
-            for subscription in list(session.subscriptions.values()):
-                yield session.client_id, session.durable, subscription
-
-    def members_online(self) -> Iterator[tuple[str, int]]:
-        for group in list(self._state.groups.values()):
-            yield group.owner, len(group.online)

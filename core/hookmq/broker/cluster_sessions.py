@@ -35,13 +35,12 @@ def claim(
     connection: ClientConnection,
     client: ClientInfo,
     durable: bool,
-    clean: bool,
     enter: Callable[[], None],
 ) -> None:
     """Call `enter` once the cluster has made this node the only one that has the client. Refuse the client if that fails.
     The connection may have ended by then.
 
-    `durable` is true if the session will outlive the connection. `clean` is true if the client wants a new one.
+    `durable` is true if the session will outlive the connection.
     """
     state = connection.state
     assert state.cluster is not None
@@ -57,7 +56,7 @@ def claim(
             connection.internal_error(error)
 
     connection.wait(None)
-    state.cluster.claim(client, durable or (known is not None and known.durable), clean, claimed)
+    state.cluster.claim(client, durable or (known is not None and known.durable), claimed)
 
 
 def adopt(state: BrokerState, records: Iterable[Loaded]) -> int:

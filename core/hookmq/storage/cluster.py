@@ -134,14 +134,13 @@ class Cluster(Protocol):
         """
 
     def claim(
-        self, client: ClientInfo, durable: bool, clean: bool, done: Callable[[Refused | None], None]
+        self, client: ClientInfo, durable: bool, done: Callable[[Refused | None], None]
     ) -> None:
         """Make this node the only one that has a connection or a session of the client. Call `done` once with None, or
         with the reason why the client cannot connect.
 
         The broker asks this after it has authenticated the client, before it opens or resumes the session. `durable` is
-        true if the session will outlive the connection, or exists and does so already. `clean` is true if the client
-        wants a new session.
+        true if the session will outlive the connection, or exists and does so already.
         """
 
     def subscribed(
@@ -239,9 +238,6 @@ class Node(Protocol):
         connected.
         """
 
-    def end_session(self, client_id: str, done: Callable[[bool], None]) -> None:
-        """End the session, and call `done` once its end is committed. Pass whether there was a session."""
-
     def retain(self, message: Message, publisher: ClientInfo | None) -> None:
         """Keep a retained message of another node, or clear its topic if the payload is empty. Nothing is recorded and
         no subscriber receives it. `publisher` is the client that published it, or None if it was not a client.
@@ -255,14 +251,5 @@ class Node(Protocol):
     def fail(self, reason: str) -> None:
         """Stop the broker, because this node may not go on. Nothing more is acknowledged."""
 
-    def session_count(self) -> int:
-        """Return the number of sessions on this node."""
-
     def connected_at(self, client_id: str) -> float | None:
         """Return when the client connected to this node, in epoch seconds, or None if it is not connected."""
-
-    def subscriptions(self) -> Iterable[tuple[str, bool, Subscription]]:
-        """Yield (client id, durable, subscription) of every subscription on this node."""
-
-    def members_online(self) -> Iterable[tuple[str, int]]:
-        """Yield the queue owner and the number of online members of each shared subscription on this node."""

@@ -8,7 +8,7 @@ from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packets import Connack, Connect, Pingreq
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq_testing import Harness, MemoryClient
-from scripted_cluster import Clustered, RecordingRelay, ScriptedCluster
+from scripted_cluster import RecordingRelay, ScriptedCluster
 
 CONNACK = b"\x20\x03\x00\x00\x00"
 
@@ -20,7 +20,7 @@ def cluster() -> ScriptedCluster:
 
 @pytest.fixture
 def clustered(cluster: ScriptedCluster) -> Iterator[Harness]:
-    with Harness([Clustered(cluster)]) as harness:
+    with Harness([cluster]) as harness:
         yield harness
 
 
@@ -251,7 +251,7 @@ def test_a_drain_closes_relays(cluster: ScriptedCluster, clustered: Harness) -> 
 
 
 def test_relays_count_towards_the_connection_limit(cluster: ScriptedCluster) -> None:
-    with Harness([Clustered(cluster)], config={"broker": {"max_connections": 1}}) as harness:
+    with Harness([cluster], config={"broker": {"max_connections": 1}}) as harness:
         relayed(cluster, harness)
         harness.open().expect_closed()
 

@@ -13,7 +13,6 @@ from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.storage.cluster import Remote
 from hookmq.storage.records import (
     DropRetained,
-    DropSession,
     Enqueue,
     PutMessage,
     PutRetained,
@@ -339,7 +338,7 @@ def test_a_message_nobody_wants_is_dropped_silently(
     assert harness.metrics.messages_delivered == 0
 
 
-# disconnect and end_session --------------------------------------------------------------------------------------
+# disconnect ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("expiry", [0, 60])
@@ -395,46 +394,11 @@ def test_connected_at(broker_harness: Make, cluster: ClusterRecorder) -> None:
     harness.advance(5)
     one = harness.connect("one", session_expiry_interval=60)
     assert cluster.node.connected_at("one") == EPOCH + 5
-    assert cluster.node.session_count() == 1
+    assert len(harness.broker.sessions) == 1
     one.drop()
     assert cluster.node.connected_at("one") is None
     assert cluster.node.connected_at("nobody") is None
-    assert cluster.node.session_count() == 1
-
-
-@pytest.mark.parametrize("online", [False, True])
-@pytest.mark.parametrize("expiry", [0, 60])
-def test_end_session(
-    broker_harness: Make, cluster: ClusterRecorder, online: bool, expiry: int
-) -> None:
-    store = SlowStore(DurableStore(), slow=False)
-    harness = broker_harness([cluster], store=store)
-    one = harness.connect("one", session_expiry_interval=expiry, will=will("last", delay=30))
-    sub = harness.connect("sub")
-    sub.subscribe("last")
-    if not online:
-        one.drop()
-    exists = online or expiry > 0
-    store.slow = True
-    done: list[bool] = []
-    cluster.node.end_session("one", done.append)
-    harness.settle()
-    if online:
-        one.expect_disconnect(ReasonCode.SESSION_TAKEN_OVER)
-    assert done == ([] if exists else [False])
-    assert "one" not in harness.broker.state.sessions
-    store.finish()
-    harness.settle()
-    assert done == [exists]
-    assert DropSession("one") in store.records(DropSession) or not exists
-    sub.expect_message("last")
-
-
-def test_end_a_session_that_does_not_exist(broker_harness: Make, cluster: ClusterRecorder) -> None:
-    broker_harness([cluster])
-    done: list[bool] = []
-    cluster.node.end_session("nobody", done.append)
-    assert done == [False]
+    assert len(harness.broker.sessions) == 1
 
 
 # retain ----------------------------------------------------------------------------------------------------------

@@ -21,29 +21,27 @@ def cluster() -> ClusterRecorder:
     return ClusterRecorder()
 
 
-def claims(cluster: ClusterRecorder) -> list[tuple[str, bool, bool]]:
-    return [
-        (client.client_id, durable, clean) for _, client, durable, clean in cluster.calls("claim")
-    ]
+def claims(cluster: ClusterRecorder) -> list[tuple[str, bool]]:
+    return [(client.client_id, durable) for _, client, durable in cluster.calls("claim")]
 
 
 @pytest.mark.parametrize(
-    ("options", "durable", "clean"),
+    ("options", "durable"),
     [
-        ({}, False, True),
-        ({"clean_start": False}, False, False),
-        ({"session_expiry_interval": 60}, True, True),
-        ({"session_expiry_interval": 60, "clean_start": False}, True, False),
-        ({"version": 4}, False, True),
-        ({"version": 4, "clean_start": False}, True, False),
+        ({}, False),
+        ({"clean_start": False}, False),
+        ({"session_expiry_interval": 60}, True),
+        ({"session_expiry_interval": 60, "clean_start": False}, True),
+        ({"version": 4}, False),
+        ({"version": 4, "clean_start": False}, True),
     ],
 )
 def test_a_new_client(
-    broker_harness: Make, cluster: ClusterRecorder, options: Any, durable: bool, clean: bool
+    broker_harness: Make, cluster: ClusterRecorder, options: Any, durable: bool
 ) -> None:
     harness = broker_harness([cluster])
     harness.connect("one", **options)
-    assert claims(cluster) == [("one", durable, clean)]
+    assert claims(cluster) == [("one", durable)]
 
 
 def test_a_session_that_exists_counts(broker_harness: Make, cluster: ClusterRecorder) -> None:
@@ -53,7 +51,7 @@ def test_a_session_that_exists_counts(broker_harness: Make, cluster: ClusterReco
     assert one.session_present
     one.drop()
     one.reconnect(session_expiry_interval=0)
-    assert claims(cluster) == [("one", True, True), ("one", True, False), ("one", False, False)]
+    assert claims(cluster) == [("one", True), ("one", True), ("one", False)]
 
 
 def test_the_expiry_is_the_one_that_is_granted(
@@ -61,7 +59,7 @@ def test_the_expiry_is_the_one_that_is_granted(
 ) -> None:
     harness = broker_harness([cluster], config={"session": {"max_expiry": 0}})
     harness.connect("one", session_expiry_interval=60)
-    assert claims(cluster) == [("one", False, True)]
+    assert claims(cluster) == [("one", False)]
 
 
 def test_nothing_happens_until_the_answer(broker_harness: Make, cluster: ClusterRecorder) -> None:
@@ -239,11 +237,11 @@ def test_connections_that_keep_taking_over_are_claimed_after_the_pause(
     assert claims(cluster) == []
     harness.advance(5)
     assert third.expect(Connack).code == 0
-    assert claims(cluster) == [("one", False, True)]
+    assert claims(cluster) == [("one", False)]
 
 
 def test_the_client_of_a_plugin_is_claimed(broker_harness: Make, cluster: ClusterRecorder) -> None:
     harness = broker_harness([cluster])
     harness.handle("cluster").connect(ClientRequest("inner"))
     harness.settle()
-    assert claims(cluster) == [("inner", False, True)]
+    assert claims(cluster) == [("inner", False)]

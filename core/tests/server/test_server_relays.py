@@ -12,7 +12,7 @@ from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
 from hookmq.server.asyncio_runtime import AsyncioRuntime
 from hookmq.server.server import Server
 from hookmq.server.settings import ListenerSettings
-from scripted_cluster import Clustered, ScriptedCluster
+from scripted_cluster import ScriptedCluster
 
 OPEN = Settings(auth=AuthSettings("allow"), authz=AuthzSettings("allow"))
 CONNECT = bytes.fromhex("100d00044d51545404020000000163")
@@ -63,7 +63,7 @@ async def cluster() -> ScriptedCluster:
 @pytest.fixture
 async def server(cluster: ScriptedCluster) -> Any:
     runtime = AsyncioRuntime()
-    broker = Broker(OPEN, runtime, Hooks.of(Clustered(cluster)))
+    broker = Broker(OPEN, runtime, Hooks.of(cluster))
     listeners = (
         ListenerSettings("front", bind="127.0.0.1:0", mount_point="m/", max_connections=1),
         ListenerSettings("web", "http", bind="127.0.0.1:0"),

@@ -112,7 +112,7 @@ class Claims:
             del seen[next(iter(seen))]
 
     def claim(
-        self, client: ClientInfo, durable: bool, clean: bool, done: Callable[[Refused | None], None]
+        self, client: ClientInfo, durable: bool, done: Callable[[Refused | None], None]
     ) -> None:
         """Make this node the only one that has the client; see `hookmq.cluster_api.Cluster.claim`."""
         client_id = client.client_id

@@ -23,17 +23,17 @@ from hookmq_cluster.engine import Engine, Entry, Stored, Unavailable
 from hookmq_cluster.forwarding import Forwarding
 from hookmq_cluster.inbox import Inbox
 from hookmq_cluster.interest import Interest
-from hookmq_cluster.keeper import LaneKeeper, answer
+from hookmq_cluster.keeper import LaneKeeper
 from hookmq_cluster.lanes import Lanes, Owner
 from hookmq_cluster.links import Links
 from hookmq_cluster.membership import Member, Membership
 from hookmq_cluster.names import Names
 from hookmq_cluster.retained import Retained
 from hookmq_cluster.store import ClusterStore
+from hookmq_cluster.waiting import answer, pause
 from hookmq_cluster.wire_messages import (
     Ack,
     HandOver,
-    HandOverAnswer,
     Hello,
     Kick,
     Open,
@@ -48,6 +48,8 @@ _NAMESAKE: Final = 1.0
 """Seconds for which a starting node waits for another process with its name to answer."""
 _GIVING: Final = 5.0
 """Seconds for which a leaving node waits until another one has a lane."""
+_GLANCE: Final = 0.05
+"""Seconds between two looks at whether the subscriptions of all nodes are known."""
 _LOOKS: Final = 6
 """Looks for lanes without a living owner, in one lease."""
 
@@ -138,9 +140,9 @@ class JoinedCluster:
             self.claims.locate(client_id, done)
 
     def claim(
-        self, client: ClientInfo, durable: bool, clean: bool, done: Callable[[Refused | None], None]
+        self, client: ClientInfo, durable: bool, done: Callable[[Refused | None], None]
     ) -> None:
-        self.claims.claim(client, durable, clean, done)
+        self.claims.claim(client, durable, done)
 
     def subscribed(
         self, client_id: str, durable: bool, subscription: Subscription, added: bool
@@ -181,14 +183,14 @@ class JoinedCluster:
         self.lanes.watch()
         while isinstance(await answer(runtime, self.membership.watch), Unavailable):
             runtime.log("warning", "cluster.engine_silent")
-            await self._pause(1.0)
+            await pause(runtime, 1.0)
         await self.keeper.open_home()
         await self._read_retained()
         self._send_all(Hello(address, True))
         waited = 0.0
         while not self.interest.synced and waited < 2 * self.lease:
-            await self._pause(0.05)
-            waited += 0.05
+            await pause(runtime, _GLANCE)
+            waited += _GLANCE
         self.ready = True
         runtime.call_later(self.lease / _LOOKS, self._look)
         runtime.log(
@@ -213,7 +215,7 @@ class JoinedCluster:
             if stored is None:
                 await answer(self._runtime, create)
             else:
-                await self._pause(1.0)
+                await pause(self._runtime, 1.0)
 
     async def _read_retained(self) -> None:
         read = self._runtime.promise()
@@ -223,7 +225,7 @@ class JoinedCluster:
 
     async def _refuse_namesake(self) -> None:
         self._send(self.me.node, Hello("", True))
-        await self._pause(_NAMESAKE)
+        await pause(self._runtime, _NAMESAKE)
         if self._namesake:
             raise StoreError(
                 f"another process is already node {self.me.node!r} of cluster {self.name!r}, "
@@ -265,11 +267,6 @@ class JoinedCluster:
         too_late.cancel()
         if reason:
             self._runtime.log("warning", "cluster.lane_kept", lane=lane, reason=reason)
-
-    async def _pause(self, seconds: float) -> None:
-        promise = self._runtime.promise()
-        self._runtime.call_later(seconds, partial(promise.set_result, None))
-        await promise
 
     def _connection_changed(self, connected: bool) -> None:
         if connected:
@@ -320,13 +317,9 @@ class JoinedCluster:
             )
 
     def _asked_for_lane(self, node: str, boot: str, message: HandOver) -> None:
-        def done(reason: str) -> None:
-            self._send(node, HandOverAnswer(message.request, message.lane, reason))
-
-        if message.lane != node:
-            done(f"lane {message.lane!r} is not the home lane of node {node!r}")
-        else:
-            self.keeper.give(message.lane, Member(node, boot, ""), done)
+        """Give a node its home lane back. It asks again until it owns the lane, so it needs no answer."""
+        if message.lane == node:
+            self.keeper.give(message.lane, Member(node, boot, ""), lambda _: None)
 
     def _joined(self, member: Member) -> None:
         self._runtime.log("info", "cluster.member_joined", node=member.node, address=member.address)
@@ -376,7 +369,7 @@ class JoinedCluster:
             self._send_all(Kick(client_id, float(stamp)))
 
     def _ask_for_lane(self, node: str, lane: str) -> None:
-        self._send(node, HandOver(0, lane))
+        self._send(node, HandOver(lane))
 
     def _send(self, node: str, message: WireMessage) -> None:
         self._transmit(node, encode(self.me.node, self.me.boot, message))

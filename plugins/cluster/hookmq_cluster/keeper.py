@@ -1,8 +1,8 @@
 """Opens the lanes of this node, adopts those of dead nodes, gives lanes away, and drops those that it has lost."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from hookmq.cluster_api import Node
 from hookmq.plugin import ReasonCode, Runtime, StoreError
@@ -12,12 +12,12 @@ from hookmq_cluster.engine import Engine, Refused, Stored, Unavailable
 from hookmq_cluster.inbox import Inbox
 from hookmq_cluster.interest import Interest
 from hookmq_cluster.lane_state import LaneState
-from hookmq_cluster.lanes import Lanes, Owner
+from hookmq_cluster.lanes import Lanes, OtherOwner, Owner
 from hookmq_cluster.membership import Member, Membership
 from hookmq_cluster.names import Names
 from hookmq_cluster.store import ClusterStore
+from hookmq_cluster.waiting import answer, pause
 
-T = TypeVar("T")
 _RETRY: Final = 1.0
 """Seconds between two attempts to get the home lane."""
 _GLANCE: Final = 0.05
@@ -26,32 +26,18 @@ _CATCH_UP: Final = 20.0
 """Seconds to wait for an inbox. Order is lost if it takes longer, but a lane cannot wait for ever."""
 _UNREAD: Final = 2000
 """Frames of a new lane that are delivered in one turn."""
+_TRY_AGAIN: Final = 60.0
+"""Seconds between two attempts to load a lane."""
 _BATCH: Final = 500
 """Sessions that are released in one turn."""
 _SPREAD: Final = 0.5
 """The longest random pause before an adoption, in seconds, so that the survivors share the lanes of a dead node."""
 
 
-class Asking(Protocol):
-    """Asks another node to give a lane to this one."""
-
-    def __call__(self, node: str, lane: str) -> None: ...
-
-
-def answer(runtime: Runtime, call: Callable[[Callable[[T], None]], object]) -> Awaitable[T]:
-    """Await what `call` passes to its callback. Only the first call of the callback counts."""
-    promise = runtime.promise()
-
-    def done(result: T) -> None:
-        if not promise.done():
-            promise.set_result(result)
-
-    call(done)
-    return promise
-
-
 class LaneKeeper:
-    """Keeps the lanes of this node. `me` is this node, `home` its home lane, and `ask` asks for a lane."""
+    """Keeps the lanes of this node. `me` is this node, and `home` its home lane. ``ask(node, lane)`` asks another node
+    for a lane.
+    """
 
     def __init__(
         self,
@@ -66,7 +52,7 @@ class LaneKeeper:
         inbox: Inbox,
         interest: Interest,
         membership: Membership,
-        ask: Asking,
+        ask: Callable[[str, str], None],
     ) -> None:
         self._runtime = runtime
         self._engine = engine
@@ -83,6 +69,8 @@ class LaneKeeper:
         self._taking: set[str] = set()
         """Lanes that this node tries to adopt."""
         self._giving: set[str] = set()
+        self._failed: dict[str, float] = {}
+        """When lanes of this node could not be loaded."""
         self.open: set[str] = set()
         """Lanes whose sessions are in this broker."""
         self.adopted = 0
@@ -114,12 +102,12 @@ class LaneKeeper:
                 await self._open(lane, won)
                 return
             if isinstance(won, Refused):
-                if not won.subject:
-                    raise StoreError(won.reason)
-                if not self._membership.is_live(won.subject):
+                raise StoreError(won.reason)
+            if isinstance(won, OtherOwner):
+                if not self._membership.is_live(won.node):
                     await self._take_from_dead(lane)
                     continue
-                self._ask(won.subject, lane)
+                self._ask(won.node, lane)
             reason = won.reason
             self._runtime.log("info", "cluster.lane_awaited", lane=lane, reason=reason)
             await self._until_given(lane)
@@ -128,7 +116,7 @@ class LaneKeeper:
         """Wait a moment for this node to become the owner of `lane`."""
         waited = 0.0
         while waited < _RETRY:
-            await self._pause(_GLANCE)
+            await pause(self._runtime, _GLANCE)
             waited += _GLANCE
             owner = self._lanes.owners.get(lane)
             if owner is not None and owner.node == self._me.node:
@@ -141,61 +129,67 @@ class LaneKeeper:
                 self._runtime, partial(self._lanes.take, lane, self._lanes.owners.get(lane))
             )
         else:
-            await self._pause(_RETRY)
-
-    async def _pause(self, seconds: float) -> None:
-        promise = self._runtime.promise()
-        self._runtime.call_later(seconds, partial(promise.set_result, None))
-        await promise
+            await pause(self._runtime, _RETRY)
 
     async def _open(self, lane: str, fence: int) -> None:
         found = await answer(self._runtime, partial(self._store.open_lane, lane, fence))
         if isinstance(found, StoreFailed):
             raise StoreError(f"lane {lane!r}: {found.reason}")
         for own in list(self.open):
-            await self._catch_up(own, fence)
-        unread = await self._unread(lane, found.inbox)
-        if self._lanes.fences.get(lane) != fence:
+            await self._catch_up(own, lane, fence)
+        unread = await self._unread(lane, fence, found.inbox)
+        if not self._holds(lane, fence):
             self._store.close_lane(lane)
             raise StoreError(f"lane {lane!r} was lost while it was loaded")
         self._load(lane, fence, found)
         self._inbox.take(lane, unread)
 
-    async def _catch_up(self, lane: str, sequence: int) -> None:
-        """Wait until the inbox of an own lane has delivered everything before `sequence`.
+    def _holds(self, lane: str, fence: int) -> bool:
+        return self._lanes.fences.get(lane) == fence
 
-        Publishers of an adopted lane may have sent messages to this lane through the log. What they send from now on is
+    async def _catch_up(self, own: str, lane: str, fence: int) -> None:
+        """Wait until the inbox of lane `own` has delivered everything before `fence`, the fence of the new `lane`.
+
+        Publishers of the new lane may have sent messages to `own` through the log. What they send from now on is
         delivered directly, and must not overtake those.
         """
-        stored = await answer(self._runtime, partial(self._last, self._names.lane(lane)))
+
+        def last(done: Callable[[Stored | None | Unavailable], None]) -> None:
+            self._engine.last(self._names.lane(own), done, exact=True)
+
+        stored = await answer(self._runtime, last)
+        while isinstance(stored, Unavailable) and self._holds(lane, fence):
+            await pause(self._runtime, _RETRY)
+            stored = await answer(self._runtime, last)
         newest = stored.sequence if isinstance(stored, Stored) else 0
         waited = 0.0
-        while lane in self.open and self._inbox.position(lane) < min(newest, sequence):
+        while own in self.open and self._inbox.position(own) < min(newest, fence):
             if waited >= _CATCH_UP:
-                self._runtime.log("warning", "cluster.inbox_slow", lane=lane)
+                self._runtime.log("warning", "cluster.inbox_slow", lane=own)
                 return
-            await self._pause(_GLANCE)
+            await pause(self._runtime, _GLANCE)
             waited += _GLANCE
 
-    def _last(self, subject: str, done: Callable[[Stored | None | Unavailable], None]) -> None:
-        self._engine.last(subject, done, exact=True)
-
-    async def _unread(self, lane: str, after: int) -> list[Stored]:
+    async def _unread(self, lane: str, fence: int, after: int) -> list[Stored]:
         """Return the frames of a lane above its inbox, or the first ones if there are very many. Deliver them before
         anything else to the sessions of the lane."""
         found: list[Stored] = []
-        while len(found) < _UNREAD:
-            page = await answer(self._runtime, partial(self._page, lane, after))
-            if isinstance(page, Unavailable) or not page:
-                break
-            found += page
-            after = page[-1].sequence
-        return found
 
-    def _page(
-        self, lane: str, after: int, done: Callable[[list[Stored] | Unavailable], None]
-    ) -> None:
-        self._engine.read((self._names.lane(lane),), after, done)
+        def read(done: Callable[[list[Stored] | Unavailable], None]) -> None:
+            self._engine.read((self._names.lane(lane),), after, done)
+
+        while len(found) < _UNREAD:
+            page = await answer(self._runtime, read)
+            if isinstance(page, list):
+                if not page:
+                    break
+                found += page
+                after = page[-1].sequence
+            elif not self._holds(lane, fence):
+                break
+            else:
+                await pause(self._runtime, _RETRY)
+        return found
 
     def _load(self, lane: str, fence: int, state: LaneState) -> None:
         self.open.add(lane)
@@ -215,16 +209,27 @@ class LaneKeeper:
     def _opened(self, lane: str, _: object, error: BaseException | None) -> None:
         self._taking.discard(lane)
         if error is None:
+            self._failed.pop(lane, None)
             self.adopted += 1
-        elif not self.leaving:  # otherwise another node adopts it
+            return
+        self._failed[lane] = self._runtime.now()
+        if not self.leaving:  # otherwise another node adopts it
             self._runtime.log("error", "cluster.lane_unusable", lane=lane, error=str(error))
 
     def look(self) -> None:
-        """Adopt the lanes whose owners are dead. Call this whenever a node has left, and now and then."""
+        """Adopt the lanes whose owners are dead, and try those again that could not be loaded. Call this whenever a node
+        has left, and now and then."""
         if self.leaving or self.home not in self.open or not self._membership.trusts_leases:
             return
+        now = self._runtime.now()
         for lane, owner in list(self._lanes.owners.items()):
-            if lane in self._taking or lane in self.open or self._lives(lane, owner):
+            if lane in self._taking or lane in self._giving or lane in self.open:
+                continue
+            if (owner.node, owner.boot) == (self._me.node, self._me.boot):
+                if now - self._failed.get(lane, -_TRY_AGAIN) >= _TRY_AGAIN:
+                    self.given(lane, owner.sequence)
+                continue
+            if self._lives(lane, owner):
                 continue
             self._taking.add(lane)
             pause = self._runtime.random() * _SPREAD
@@ -234,8 +239,6 @@ class LaneKeeper:
         """Return whether the owner of a lane is alive, or may be about to join."""
         if self._lanes.owned_for(lane) < self._membership.lease:
             return True
-        if owner.node == self._me.node:
-            return owner.boot == self._me.boot
         member = self._membership.others.get(owner.node)
         return member is not None and member.boot == owner.boot
 

@@ -44,6 +44,13 @@ def decode_owner(stored: Stored) -> tuple[str, Owner] | None:
     return lane, Owner(node, boot, stored.sequence)
 
 
+class OtherOwner(NamedTuple):
+    """Another node owns a lane."""
+
+    node: str
+    reason: str
+
+
 Won = Callable[[int | Refused | Unavailable], None]
 """Called with the fence of a lane that this node owns now, or with the reason why it does not."""
 
@@ -97,9 +104,11 @@ class Lanes:
         """Become the owner of `lane`, if its owner is still `expected`; None means that it has never had one."""
         self._put(lane, self._me.node, self._me.boot, expected.sequence if expected else 0, done)
 
-    def take_own(self, lane: str, done: Won) -> None:
-        """Become the owner of `lane` if its owner is an earlier process of this node, or if it has none. If another
-        node owns it, call `done` with Refused, whose `subject` is that node's name.
+    def take_own(
+        self, lane: str, done: Callable[[int | OtherOwner | Refused | Unavailable], None]
+    ) -> None:
+        """Become the owner of `lane` if its owner is an earlier process of this node, or if it has none. Call `done` with
+        the fence, or with the reason why this process is not the owner.
         """
 
         def found(stored: Stored | None | Unavailable) -> None:
@@ -112,7 +121,8 @@ class Lanes:
                 done(Refused("", reason))
             elif known is not None and known[1].node != self._me.node:
                 self.owners[lane] = known[1]
-                done(Refused(known[1].node, f"node {known[1].node!r} owns lane {lane!r}"))
+                node = known[1].node
+                done(OtherOwner(node, f"node {node!r} owns lane {lane!r}"))
             else:
                 self.take(lane, known[1] if known else None, done)
 

@@ -75,47 +75,13 @@ class Kick(NamedTuple):
     stamp: float
 
 
-class EndSession(NamedTuple):
-    """Ask a node to end the session of a client. `request` identifies the answer."""
-
-    request: int
-    client_id: str
-
-
-class SessionEnded(NamedTuple):
-    """The answer to `EndSession`, after the end is committed. `existed` says whether there was a session."""
-
-    request: int
-    existed: bool
-
-
 class HandOver(NamedTuple):
-    """Ask the owner of a lane to give it to the sender. `request` identifies the answer."""
+    """Ask the owner of a lane to give it to the sender."""
 
-    request: int
     lane: str
 
 
-class HandOverAnswer(NamedTuple):
-    """The answer to `HandOver`. `reason` says why the owner refuses; it is empty if it agrees."""
-
-    request: int
-    lane: str
-    reason: str
-
-
-WireMessage = (
-    Hello
-    | Open
-    | Reopen
-    | Packet
-    | Ack
-    | Kick
-    | EndSession
-    | SessionEnded
-    | HandOver
-    | HandOverAnswer
-)
+WireMessage = Hello | Open | Reopen | Packet | Ack | Kick | HandOver
 _KINDS: Final[dict[str, Any]] = {
     "hello": Hello,
     "open": Open,
@@ -123,10 +89,7 @@ _KINDS: Final[dict[str, Any]] = {
     "packet": Packet,
     "ack": Ack,
     "kick": Kick,
-    "end": EndSession,
-    "ended": SessionEnded,
     "move": HandOver,
-    "moved": HandOverAnswer,
 }
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 _TYPES: Final = {name: tuple(kind.__annotations__.values()) for name, kind in _KINDS.items()}

@@ -56,7 +56,7 @@ class World:
 
     def claim(self, claims: Claims, client_id: str, durable: bool = True) -> Refused | None:
         found: list[Refused | None] = []
-        claims.claim(client(client_id), durable, False, found.append)
+        claims.claim(client(client_id), durable, found.append)
         self.runtime.advance(30.0)
         (answer,) = found
         return answer
@@ -156,7 +156,7 @@ def test_two_nodes_never_create_the_same_session(seed: int) -> None:
         world.runtime.advance(60.0)
         for one, claims in enumerate(nodes):
             if isinstance(places[one][0], Here):
-                claims.claim(client(name), True, False, answers[one].append)
+                claims.claim(client(name), True, answers[one].append)
         world.runtime.advance(60.0)
         won = [one for one in (0, 1) if answers[one] == [None]]
         assert len(won) <= 1

@@ -1,11 +1,14 @@
 """Whole brokers in a cluster, on a simulated log and one clock."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from cluster_world import ClusterWorld
 from hookmq.mqtt_api import Publish, Pubrec
 from hookmq.plugin import MetricRegistry
+from hookmq.storage_api import StoreFailed
+from hookmq_cluster.engine import Unavailable
 from hookmq_testing import MemoryClient, will
 
 LEASE = 15.0
@@ -317,7 +320,10 @@ def test_metrics(three: ClusterWorld) -> None:
     assert 0 <= values["cluster_lease_age_seconds"] <= LEASE / 2
 
 
-def test_an_adopted_publisher_does_not_overtake_its_own_messages() -> None:
+@pytest.mark.parametrize("answers", [True, False])
+def test_an_adopted_publisher_does_not_overtake_its_own_messages(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
     world = ClusterWorld("a", "b")
     world.advance(2 * LEASE)
     subscriber = world.connect("a", "s", session_expiry_interval=3600)
@@ -329,10 +335,22 @@ def test_an_adopted_publisher_does_not_overtake_its_own_messages() -> None:
     reader.stop()  # the log is slow to answer this node
     for number in range(5):
         publisher.publish("t", b"%d" % number, 1)
+    engine = world.engines["a"]
+    last = engine.last
+
+    def silent(subject: str, done: Callable[[Any], None], exact: bool = False) -> None:
+        if subject == "hmq.test.lane.a":
+            done(Unavailable("no answer"))
+        else:
+            last(subject, done, exact)
+
+    if not answers:
+        monkeypatch.setattr(engine, "last", silent)
     world.kill("b")
     world.advance(2 * LEASE)
     assert set(world.cluster("a").lanes.fences) == {"a", "b"}
     assert world.cluster("a").keeper.open == {"a"}
+    monkeypatch.undo()
     inbox._follow(reader)
     world.advance(5.0)
     assert world.cluster("a").keeper.open == {"a", "b"}
@@ -341,3 +359,26 @@ def test_an_adopted_publisher_does_not_overtake_its_own_messages() -> None:
     world.settle()
     assert payloads(subscriber) == [b"%d" % number for number in range(6)]
     world.close()
+
+
+def test_a_lane_that_could_not_be_loaded_is_tried_again(
+    three: ClusterWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three.connect("b", "s", session_expiry_interval=36000).disconnect()
+    tried: list[str] = []
+    for name in "ac":
+        store = three.cluster(name).store
+
+        def fail(lane: str, fence: int, done: Callable[[StoreFailed], None]) -> None:
+            tried.append(lane)
+            done(StoreFailed("the log does not answer"))
+
+        monkeypatch.setattr(store, "open_lane", fail)
+    three.kill("b")
+    three.advance(3 * LEASE)
+    assert tried == ["b"]
+    monkeypatch.undo()
+    three.advance(61.0)
+    assert "b" in three.cluster("a").keeper.open | three.cluster("c").keeper.open
+    options = {"session_expiry_interval": 36000, "clean_start": False}
+    assert three.connect("a", "s", **options).session_present

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 from hookmq_cluster.engine import Appended, Entry, Refused, Stored, Unavailable
-from hookmq_cluster.lanes import Lanes, Owner, decode_owner, encode_owner
+from hookmq_cluster.lanes import Lanes, OtherOwner, Owner, decode_owner, encode_owner
 from hookmq_cluster.membership import Member
 from hookmq_cluster.names import Names
 from hookmq_testing.runtime import VirtualRuntime
@@ -31,8 +31,8 @@ class World:
         lanes.watch()
         return lanes
 
-    def own(self, lanes: Lanes, lane: str) -> int | Refused | Unavailable:
-        results: list[int | Refused | Unavailable] = []
+    def own(self, lanes: Lanes, lane: str) -> int | OtherOwner | Refused | Unavailable:
+        results: list[int | OtherOwner | Refused | Unavailable] = []
         lanes.take_own(lane, results.append)
         self.runtime.advance(1.0)
         return results[0]
@@ -80,8 +80,8 @@ def test_a_lane_that_another_node_owns_is_not_taken_at_start() -> None:
     assert results[0] > fence
     again = world.lanes("a", "2")
     refused = world.own(again, "a")
-    assert isinstance(refused, Refused)
-    assert refused.subject == "b"
+    assert isinstance(refused, OtherOwner)
+    assert refused.node == "b"
     assert b.of("b") == ["a"]
 
 

@@ -17,16 +17,13 @@ from hookmq_cluster.announcements import (
 )
 from hookmq_cluster.wire_messages import (
     Ack,
-    EndSession,
     HandOver,
-    HandOverAnswer,
     Hello,
     Kick,
     Open,
     Packet,
     Received,
     Reopen,
-    SessionEnded,
     WireMessage,
     WireReader,
     encode,
@@ -42,10 +39,7 @@ MESSAGES: tuple[WireMessage, ...] = (
     Packet("boot", 3, 18, True, 1, b"\x00content"),
     Ack("boot", 3, 18, False),
     Kick("client \ud800", 1700000000.25),
-    EndSession(7, "client"),
-    SessionEnded(7, False),
-    HandOver(8, "lane"),
-    HandOverAnswer(8, "lane", "draining"),
+    HandOver("lane"),
 )
 
 

@@ -92,7 +92,7 @@ def _claim(
         enter()
     elif connection.phase is not Phase.CLOSED:
         expiry = _expiry(connect, _ceiling(connection, limits))
-        claim(connection, client, expiry > 0, connect.clean_start, enter)
+        claim(connection, client, expiry > 0, enter)
 
 
 def _flaps(connection: ClientConnection, known: Session) -> bool:

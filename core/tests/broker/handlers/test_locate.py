@@ -9,7 +9,7 @@ from hookmq.mqtt.packets import Connack, Disconnect, Pingreq, Pingresp
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.plugin import ClientRequest
 from hookmq_testing import Harness, MemoryClient
-from scripted_cluster import Clustered, ScriptedCluster
+from scripted_cluster import ScriptedCluster
 
 ELSEWHERE = Refused(ReasonCode.SERVER_BUSY, "being moved")
 
@@ -21,7 +21,7 @@ def cluster() -> ScriptedCluster:
 
 @pytest.fixture
 def clustered(cluster: ScriptedCluster) -> Iterator[Harness]:
-    with Harness([Clustered(cluster)]) as harness:
+    with Harness([cluster]) as harness:
         yield harness
 
 
@@ -197,11 +197,11 @@ def test_an_error_in_the_cluster_ends_the_connection(
 
 
 def test_a_plugin_client_is_not_relayed(cluster: ScriptedCluster) -> None:
-    with Harness([Clustered(cluster)]) as harness:
+    with Harness([cluster]) as harness:
         told: list[BaseException | None] = []
         for place in (cluster.relaying, Here()):
             cluster.place = place
-            request = harness.handle("clustered").connect(ClientRequest("inner"))
+            request = harness.handle("cluster").connect(ClientRequest("inner"))
             harness.clock.spawn(request, lambda _, error: told.append(error))
             harness.settle()
         assert "another node" in str(told[0])

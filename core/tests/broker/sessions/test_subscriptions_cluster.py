@@ -146,23 +146,7 @@ def test_members_come_and_go(broker_harness: Make, cluster: ClusterRecorder) -> 
     assert last(cluster) == 1
     two.reconnect(clean_start=True)
     assert last(cluster) == 0
-    assert list(cluster.node.members_online()) == []
-
-
-def test_the_node_lists_what_it_has_reported(
-    broker_harness: Make, cluster: ClusterRecorder
-) -> None:
-    harness = broker_harness([cluster])
-    one, two = members(harness, "one", "two", session_expiry_interval=60)
-    harness.connect("three").subscribe("a")
-    one.drop()
-    listed = [(name, durable, one.filter) for name, durable, one in cluster.node.subscriptions()]
-    assert sorted(listed) == [
-        ("one", True, "$share/g/t"), ("three", False, "a"), ("two", True, "$share/g/t"),
-    ]  # fmt: skip
-    assert list(cluster.node.members_online()) == [("g/g/t", 1)]
-    two.drop()
-    assert list(cluster.node.members_online()) == [("g/g/t", 0)]
+    assert not harness.broker.state.groups
 
 
 def test_a_remote_is_no_subscription_of_this_node(
@@ -171,4 +155,3 @@ def test_a_remote_is_no_subscription_of_this_node(
     broker_harness([cluster])
     cluster.node.add_remote(Remote("other"), Subscription("a", "a"))
     assert told(cluster) == []
-    assert list(cluster.node.subscriptions()) == []
