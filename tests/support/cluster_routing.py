@@ -37,7 +37,7 @@ def subscription(filter: str, qos: int = 1) -> Subscription:
 
 
 class ModelSession:
-    """A session: what it is subscribed to, and the payloads that it has received."""
+    """A session: its subscriptions, and the payloads that it has received."""
 
     def __init__(self, client_id: str, durable: bool, online: bool = True) -> None:
         self.client_id = client_id

@@ -48,7 +48,7 @@ class Bench:
         self.runtime.run_until_idle()
         while not until():
             now = self.runtime.now()
-            assert now < end, "what is waited for does not happen"
+            assert now < end, "the awaited event does not happen"
             due = self.runtime.next_timer()
             self.runtime.advance(min(due - now if due is not None else 0.05, 0.05))
 

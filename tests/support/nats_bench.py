@@ -68,7 +68,7 @@ class NatsBench:
         """Run the event loop until `until()` is true."""
         end = monotonic() + seconds
         while not until():
-            assert monotonic() < end, f"what is waited for does not happen; {self.logged[-20:]}"
+            assert monotonic() < end, f"the awaited event does not happen; {self.logged[-20:]}"
             self.pass_time(STEP)
 
     def pass_time(self, seconds: float) -> None:

@@ -135,7 +135,7 @@ class PluginConnection(PluginMailbox):
         """Return the plugin's own verdict on its client, if any, and the plugin's id."""
         return None if self.admitted is None else (self.admitted, self.plugin)
 
-    # --- what the broker calls -------------------------------------------------------------------------------------
+    # --- called by the broker -------------------------------------------------------------------------------------
 
     def opened(self, present: bool) -> None:
         """Notify the plugin that its client was accepted."""

@@ -14,7 +14,7 @@ class WorkerPlan(Protocol):
     """How several processes are one broker. The supervisor of the processes calls it; it is never used in a worker."""
 
     async def start(self) -> None:
-        """Start what the workers share, such as a server. Raises StoreError or ConfigError."""
+        """Start the processes that the workers share, such as a server. Raises StoreError or ConfigError."""
 
     def settings(self, worker: str) -> Mapping[str, str]:
         """Return the settings of the plugin that differ in the process `worker`, such as ``w0``: the values by their

@@ -73,8 +73,8 @@ class Relay(Protocol):
         """Pass on bytes that the client sent. The first call contains the whole CONNECT."""
 
     def closed(self) -> None:
-        """The client's connection has ended. Pass on what it has sent, then close. The broker calls this once, also if
-        the relay itself has closed the wire.
+        """The client's connection has ended. Pass on the bytes that it has sent, then close. The broker calls this once,
+        also if the relay itself has closed the wire.
         """
 
     def pause_writing(self) -> None:
@@ -85,7 +85,7 @@ class Relay(Protocol):
 
 
 Relaying = Callable[[Wire, Peer, Scope], Relay]
-"""Starts a relay. It writes what the other node answers to the wire, and closes the wire when that node closes. If the
+"""Starts a relay. It writes the other node's answers to the wire, and closes the wire when that node closes. If the
 wire is closed before anything has been written, the broker answers that the server is unavailable.
 """
 Place = Here | Refused | Relaying

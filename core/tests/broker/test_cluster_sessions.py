@@ -382,7 +382,7 @@ def test_an_empty_lane(broker_harness: Make, cluster: ClusterRecorder) -> None:
 
 
 def idle(state: BrokerState) -> tuple[int, ...]:
-    """Return what must be zero if there are no sessions."""
+    """Return the counts that are zero without sessions."""
     return (
         state.queued_bytes,
         state.loaded_bytes,

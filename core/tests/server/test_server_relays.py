@@ -20,7 +20,7 @@ CLIENT = Peer("192.0.2.7", 5000, "tls")
 
 
 class ListWire:
-    """A wire that collects what is written."""
+    """A wire that collects the bytes written to it."""
 
     def __init__(self, target: RelayTarget) -> None:
         self.written = b""

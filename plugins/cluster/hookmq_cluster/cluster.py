@@ -1,4 +1,4 @@
-"""This node's part of the cluster: what the broker calls, and how the parts work together.
+"""This node's part of the cluster: the interface to the broker, and how the parts work together.
 
 subscriptions -> interest -> other nodes' interest -> forwarding -> links (volatile) or the log (durable) -> inbox
 """
@@ -113,7 +113,7 @@ class JoinedCluster:
         )  # fmt: skip
         self.keeper: LaneKeeper
 
-    # --- what the broker calls -------------------------------------------------------------------------------------
+    # --- called by the broker -------------------------------------------------------------------------------------
 
     def attach(self, node: Node) -> None:
         self._node = node
@@ -277,7 +277,7 @@ class JoinedCluster:
             self.keeper.look()
             self._runtime.call_later(self.lease / _LOOKS, self._look)
 
-    # --- what the other nodes cause --------------------------------------------------------------------------------
+    # --- called for other nodes --------------------------------------------------------------------------------
 
     def _receive(self, subject: str, data: bytes) -> None:
         received = self._reader.read(subject, data)

@@ -1,6 +1,6 @@
 """Which part of a lane's log is still needed, and what must be written again so that its beginning can be deleted.
 
-There are no snapshots. Each live object knows the frame in which it was last written in full. The log is deleted up to
+The log has no snapshots. Each live object knows the frame in which it was last written in full. The log is deleted up to
 the oldest of these frames. To move this point, the owner writes the oldest objects again with its commits.
 """
 
@@ -126,7 +126,7 @@ class LogAge:
         """Return the records of the oldest live objects: at most `count`, of about `size` bytes. The objects stay as old
         as they are until they are written."""
         taken: list[Record] = []
-        if not self.oldest:  # this also removes what is gone from the end of the first frame
+        if not self.oldest:  # this also removes deleted objects from the end of the first frame
             return taken
         for frame in self._frames:
             for kept in reversed(frame.objects):

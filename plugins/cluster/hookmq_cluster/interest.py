@@ -40,7 +40,7 @@ class Interest:
         """Use the subscription tree of `node`."""
         self.remote.attach(node)
 
-    # --- what the broker calls ---------------------------------------------------------------------------------------
+    # --- called by the broker ---------------------------------------------------------------------------------------
 
     def subscribed(
         self, client_id: str, durable: bool, subscription: Subscription, added: bool
@@ -95,7 +95,7 @@ class Interest:
         lanes = [table for table in live if table.is_lane]
         return [(table, 1) for table in lanes or live]
 
-    # --- what the cluster calls --------------------------------------------------------------------------------------
+    # --- called by the cluster --------------------------------------------------------------------------------------
 
     @property
     def synced(self) -> bool:

@@ -75,7 +75,7 @@ class LaneState:
     """Sessions, subscriptions, queues, messages, packet ids, publishers and the state of plugins of one lane.
 
     Apply all frames in the log, call `complete`, then apply new frames. The beginning of a log may have been deleted.
-    So frames may delete what is unknown, which is ignored, and a queue entry may precede its message, which was written
+    A frame may delete an unknown object, which is ignored. A queue entry may precede its message, which was written
     again later.
     """
 
@@ -270,7 +270,7 @@ class LaneState:
             self._delete_unused()
 
     def complete(self) -> str:
-        """End the replay of the log. Return what is missing in it, or ''."""
+        """End the replay of the log. Return a description of the first missing message, or ''."""
         self._replaying = False
         self._left = [id for id, message in self._messages.items() if not message.uses]
         self._delete_unused()

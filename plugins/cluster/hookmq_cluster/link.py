@@ -122,7 +122,7 @@ class Link:
         return False
 
     def pump(self) -> None:
-        """Send what the window allows. Announcements have priority."""
+        """Send packets until the window is full. Announcements have priority."""
         if self._suspended:
             return
         while self._in_flight < WINDOW:
@@ -147,7 +147,7 @@ class Link:
                 self._resend()
             return
         ready: list[Callable[[], None]] = []
-        self._feed.suspend()  # the node may have forgotten what it had been announced
+        self._feed.suspend()  # the node may have forgotten earlier announcements
         if message.previous and message.previous == self._reader:
             ready = self._acknowledge(message.number)
         self._queue.extendleft(

@@ -231,7 +231,7 @@ class NatsChild:
             writer.close()
 
     async def _forward(self, process: asyncio.subprocess.Process) -> None:
-        """Log what the server writes."""
+        """Log the lines of the server."""
         assert process.stderr is not None
         while True:
             try:

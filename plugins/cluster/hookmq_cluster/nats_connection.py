@@ -136,7 +136,7 @@ class NatsConnection(asyncio.Protocol):
     async def open(self, server: str, hostname: str = "") -> None:
         """Connect to `server` and authenticate. `hostname` is the name in its certificate, if it is not in the URL.
 
-        Raises EngineError, and OSError for what the network or TLS refuses.
+        Raises EngineError, and OSError if the network or TLS fails.
         """
         host, port = address_of(server)
         options = self._options

@@ -98,7 +98,7 @@ class NatsEngine:
         key: str = "",
     ) -> None:
         """Append `entries`; see `Engine.commit`. Raises ValueError for a commit that is not possible: too large, or with
-        conditions or replacements that refer to what it writes itself."""
+        conditions or replacements that refer to its own entries."""
         self._commits.commit(entries, done, key)
 
     def last(

@@ -171,7 +171,7 @@ class Following:
             self._receive(Stored(subject, sequence, data, time))
 
     def _control(self, answer: str, header: bytes) -> None:
-        """Answer requests for flow control, and compare what the consumer sent with what arrived."""
+        """Answer requests for flow control, and compare the consumer's count of messages with the number that arrived."""
         if answer:
             self._client.write(publish(answer, b""))
             return

@@ -1,7 +1,7 @@
 """The client protocol of NATS: bytes to messages and back. No I/O.
 
 The cluster has this protocol itself, and not from nats-py, for two reasons. A commit must not be sent after its
-connection was lost, but nats-py keeps what it cannot send and sends it later. And each received message costs nats-py
+connection was lost, but nats-py keeps unsent messages and sends them later. And each received message costs nats-py
 three times as much CPU time, since it starts tasks and parses headers as e-mail. Here, a message is one call, and headers
 stay bytes.
 """
@@ -22,7 +22,7 @@ Deliver = Callable[[int, str, str, bytes, bytes], None]
 
 
 class Parser:
-    """Parses what a server sends. `feed` calls the functions that it was given.
+    """Parses the bytes from a server. `feed` calls the functions that it was given.
 
     Raises EngineError for anything that is not NATS. The connection cannot be used afterwards.
     """
@@ -35,7 +35,7 @@ class Parser:
         self._stopped = False
 
     def stop(self) -> bytes:
-        """Parse nothing more, even in this `feed`. Return what is not parsed yet."""
+        """Parse nothing more, even in this `feed`. Return the bytes that are not parsed yet."""
         self._stopped = True
         rest, self._rest = self._rest, b""
         return rest

@@ -1,7 +1,7 @@
 """The stored form of records and messages: tuples of plain values for msgpack.
 
-Encoding always succeeds for what the broker accepts, and decoding restores it. Claims and limits are JSON, because they
-may have any values. Decoding checks types and ranges, so that damaged data fails here and not later in the broker.
+Encoding succeeds for every record that the broker accepts, and decoding restores it. Claims and limits are JSON, because
+they may have any values. Decoding checks types and ranges, so that damaged data fails here and not later in the broker.
 """
 
 import json
@@ -54,7 +54,7 @@ _NUMBER: Final = (float, int)
 
 
 class FrameError(HookMQError):
-    """Stored or received data is damaged, or a newer version wrote it. The text says what is wrong, and where."""
+    """Stored or received data is damaged, or a newer version wrote it. The text names the mistake and its place."""
 
 
 def _shown(value: object) -> str:

@@ -1,7 +1,7 @@
 """The TCP or TLS connection between two nodes over which one client's bytes pass.
 
 Neither side holds more bytes than its buffers: a side that cannot write stops reading from the other. After `close`, the
-stream discards what it receives until the other side closes, because a socket that is closed with unread bytes would
+stream discards all bytes until the other side closes, because a socket that is closed with unread bytes would
 reset the connection, and the other side could lose the last bytes.
 """
 

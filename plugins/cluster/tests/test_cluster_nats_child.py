@@ -53,7 +53,7 @@ async def until(condition: Any, seconds: float = 20.0) -> None:
     """Wait until `condition()` is true."""
     end = monotonic() + seconds
     while not condition():
-        assert monotonic() < end, "what is waited for does not happen"
+        assert monotonic() < end, "the awaited event does not happen"
         await asyncio.sleep(0.01)
 
 

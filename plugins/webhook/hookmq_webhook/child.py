@@ -177,7 +177,7 @@ class Instance:
             self.engine.changed()
 
     def take(self, method: str, values: Any) -> None:
-        """Carry out what the broker has sent."""
+        """Carry out the broker's requests."""
         engine = self.engine
         if method == "use":
             self.config = config = pickle.loads(values[0])

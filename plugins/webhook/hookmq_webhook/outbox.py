@@ -82,7 +82,7 @@ class Outbox:
         self._spill_failure: StoreFailed | None = None
         self._after_spill: list[Callable[[], None]] = []
         self._sync = sync
-        # what the sender has reported
+        # reported by the sender
         self._edge = 0
         self._open = 0
         self._open_bytes = 0

@@ -26,7 +26,7 @@ from clusterkill.nodes import LEASE, Brokers
 EACH: Final = 200
 """Messages that each publisher may send in each round."""
 STUCK: Final = 90.0
-"""Seconds within which the cluster must do what is waited for."""
+"""Seconds within which an awaited event must happen."""
 RETRY: Final = 0.2
 FAULTS: Final = (
     "kill broker",
