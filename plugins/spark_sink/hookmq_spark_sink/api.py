@@ -2,7 +2,6 @@
 
 import asyncio
 import hmac
-import json
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -11,14 +10,13 @@ from time import monotonic
 from typing import Any, Final
 
 from aiohttp import web
-from hookmq.plugin import HookMQError, ProtocolError, StoreError
+from hookmq.plugin import StoreError
 
-from hookmq_spark_sink import block
-from hookmq_spark_sink.config import ANY, NAME
+from hookmq_spark_sink import parameters
+from hookmq_spark_sink.config import ANY
 from hookmq_spark_sink.files import Consumer
 from hookmq_spark_sink.queue_reading import QueueReader
 from hookmq_spark_sink.reading import (
-    Matcher,
     NotServed,
     Reader,
     Removed,
@@ -27,31 +25,14 @@ from hookmq_spark_sink.reading import (
     View,
     Wanted,
 )
+from hookmq_spark_sink.refusal import Refusal
 
 BLOCKS: Final = "application/vnd.hookmq.blocks"
-NEWEST: Final = "HookMQ-Block-Version"
-"""The request header that names the newest block version that a client supports."""
 MAX_BODY: Final = 65536
 _CHUNK: Final = 1 << 20
 _LONG: Final = 2.0
-_MAX_FILTERS: Final = 64
-_MAX_NUMBER: Final = (1 << 63) - 1
 _MAX_CONSUMERS: Final = 1000
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class Refusal(Exception):
-    """Rejects a request with an error response."""
-
-    def __init__(self, status: int, code: str, message: str, **facts: Any) -> None:
-        super().__init__(message)
-        self.status = status
-        self.body = {"error": code, "message": message, **facts}
-
-    def response(self) -> web.Response:
-        """Return the error as an HTTP response."""
-        headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(self.status)
-        return web.json_response(self.body, status=self.status, headers=headers)
 
 
 class Served:
@@ -204,7 +185,7 @@ class Api:
 
     async def _list(self, request: web.Request) -> web.Response:
         who = self._who(request)
-        _known(request)
+        parameters.known(request)
         found = []
         for name, stream in self._streams.items():
             if ANY in who["streams"] or name in who["streams"]:
@@ -223,8 +204,8 @@ class Api:
 
     async def _offsets(self, request: web.Request) -> web.Response:
         stream = self._stream(request)
-        query = _known(request, "timestamp")
-        timestamp = _number(query, "timestamp")
+        query = parameters.known(request, "timestamp")
+        timestamp = parameters.number(query, "timestamp")
         state = await self._refreshed(stream)
         partitions: dict[str, dict[str, int | None]] = {
             str(place): {"earliest": earliest, "latest": latest}
@@ -233,7 +214,7 @@ class Api:
             )
         }
         if timestamp is not None:
-            at = await self._run(state.at, min(timestamp * 1000, _MAX_NUMBER))
+            at = await self._run(state.at, min(timestamp * 1000, parameters.MAX_NUMBER))
             for place, offset in enumerate(at):
                 partitions[str(place)]["at"] = offset
         return web.json_response(
@@ -242,12 +223,15 @@ class Api:
 
     async def _records(self, request: web.Request) -> web.StreamResponse:
         stream = self._stream(request)
-        query = _known(
+        query = parameters.known(
             request, "partition", "start", "end", "topics", "columns", "max_bytes", "log_id"
         )
-        partition, start = _needed(query, "partition"), _needed(query, "start")
-        end, max_bytes = _number(query, "end"), _number(query, "max_bytes")
-        columns, match = _columns(query.get("columns")), _match(query.get("topics"))
+        partition, start = parameters.needed(query, "partition"), parameters.needed(query, "start")
+        end, max_bytes = parameters.number(query, "end"), parameters.number(query, "max_bytes")
+        columns, match = (
+            parameters.columns(query.get("columns")),
+            parameters.match(query.get("topics")),
+        )
         if partition >= stream.partitions:
             raise Refusal(
                 404, "no_such_partition", f"{stream.name} has {stream.partitions} partitions",
@@ -272,7 +256,7 @@ class Api:
             raise Refusal(503, "unavailable", f"{self._reading} requests are already being served")
         self._reading += 1
         try:
-            wanted = Wanted(partition, start, end, columns, match, _newest(request))
+            wanted = Wanted(partition, start, end, columns, match, parameters.newest(request))
             most = min(self._max_response, max_bytes if max_bytes else self._max_response)
             headers = {
                 "Content-Type": BLOCKS, "HookMQ-Log-Id": log_id, "HookMQ-Partition": str(partition),
@@ -314,7 +298,7 @@ class Api:
 
     async def _consumers(self, request: web.Request) -> web.Response:
         stream = self._stream(request)
-        _known(request)
+        parameters.known(request)
         view, known = await self._with_consumers(stream)
         found = {
             name: {
@@ -336,8 +320,8 @@ class Api:
 
     async def _consumer(self, request: web.Request) -> web.Response:
         stream = self._stream(request)
-        _known(request)
-        name = _consumer_name(request)
+        parameters.known(request)
+        name = parameters.consumer_name(request)
         view, known = await self._with_consumers(stream)
         if name not in known:
             raise Refusal(404, "no_such_consumer", f"{name} has committed nothing", consumer=name)
@@ -345,8 +329,8 @@ class Api:
 
     async def _delete(self, request: web.Request) -> web.Response:
         stream = self._stream(request, commit=True)
-        _known(request)
-        name = _consumer_name(request)
+        parameters.known(request)
+        name = parameters.consumer_name(request)
         async with stream.lock:
             await self._view(stream)
             if not await self._run(stream.reader.forget, name):
@@ -357,9 +341,9 @@ class Api:
 
     async def _commit(self, request: web.Request) -> web.Response:
         stream = self._stream(request, commit=True)
-        _known(request)
-        name = _consumer_name(request)
-        log_id, offsets = await _commit_body(request)
+        parameters.known(request)
+        name = parameters.consumer_name(request)
+        log_id, offsets = await parameters.commit_body(request)
         async with stream.lock:
             state = await self._view(stream)
             _same_log(log_id, stream, state)
@@ -384,9 +368,9 @@ class Api:
 
     async def _report(self, request: web.Request) -> web.Response:
         stream = self._stream(request, commit=True)
-        _known(request)
-        name = _consumer_name(request)
-        query, batch, dead_letters = await _report_body(request)
+        parameters.known(request)
+        name = parameters.consumer_name(request)
+        query, batch, dead_letters = await parameters.report_body(request)
         async with stream.lock:
             await self._view(stream)
             await self._has_room(stream, name)
@@ -417,75 +401,6 @@ def _common_name(request: web.Request) -> str:
     return ""
 
 
-def _known(request: web.Request, *names: str) -> dict[str, list[str]]:
-    """Return the query parameters. Raises Refusal for a parameter that is not in `names` or that is repeated. Only
-    `topics` may be repeated.
-    """
-    found: dict[str, list[str]] = {}
-    for name, value in request.query.items():
-        if name not in names:
-            known = ", ".join(names) or "none"
-            raise Refusal(
-                400, "bad_request", f"unknown parameter {name}; expected: {known}", parameter=name
-            )
-        if name in found and name != "topics":
-            raise Refusal(400, "bad_request", f"{name} is given twice", parameter=name)
-        found.setdefault(name, []).append(value)
-    return found
-
-
-def _number(query: dict[str, list[str]], name: str) -> int | None:
-    if name not in query:
-        return None
-    text = query[name][0]
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _MAX_NUMBER):
-        raise Refusal(400, "bad_request", f"{name}: {text[:40]!r} is not a number", parameter=name)
-    return int(text)
-
-
-def _needed(query: dict[str, list[str]], name: str) -> int:
-    number = _number(query, name)
-    if number is None:
-        raise Refusal(400, "bad_request", f"{name} is missing", parameter=name)
-    return number
-
-
-def _columns(given: list[str] | None) -> frozenset[int] | None:
-    if given is None:
-        return None
-    names = given[0].split(",")
-    for name in names:
-        if name not in block.COLUMNS:
-            known = ", ".join(block.COLUMNS)
-            raise Refusal(
-                400,
-                "bad_request",
-                f"no column {name[:40]!r}; expected: {known}",
-                parameter="columns",
-            )
-    return frozenset(block.COLUMNS[name] for name in names)
-
-
-def _newest(request: web.Request) -> int:
-    """Return the newest block version that the client supports, which is version 1 if the header is missing."""
-    given = request.headers.get(NEWEST, "1")
-    if not (given.isascii() and given.isdigit() and len(given) < 10 and int(given) >= 1):
-        message = f"{NEWEST}: {given[:40]!r} is not the version of a block"
-        raise Refusal(400, "bad_request", message, parameter=NEWEST)
-    return int(given)
-
-
-def _match(given: list[str] | None) -> Callable[[bytes], bool] | None:
-    if given is None:
-        return None
-    if len(given) > _MAX_FILTERS:
-        raise Refusal(400, "bad_request", f"more than {_MAX_FILTERS} filters", parameter="topics")
-    try:
-        return Matcher(given)
-    except (ProtocolError, HookMQError) as error:
-        raise Refusal(400, "bad_request", f"topics: {error}", parameter="topics") from None
-
-
 def _chunk(blocks: Iterator[bytes]) -> bytes:
     """Return about a megabyte of blocks, or b'' at the end. This call blocks.
 
@@ -510,52 +425,6 @@ def _same_log(given: str | None, stream: Served, view: View) -> None:
             409, "log_replaced", f"the log of {stream.name} is now {log_id}: its offsets differ",
             log_id=log_id,
         )  # fmt: skip
-
-
-def _consumer_name(request: web.Request) -> str:
-    name = request.match_info["consumer"]
-    if not NAME.fullmatch(name):
-        message = "a consumer's name: 1 to 128 letters, digits, _ . -"
-        raise Refusal(400, "bad_request", message, parameter="consumer")
-    return name
-
-
-async def _commit_body(request: web.Request) -> tuple[str, dict[int, int]]:
-    message = 'the body is {"log_id": "...", "offsets": {"0": 1}}'
-    refusal = Refusal(400, "bad_request", message, parameter="body")
-    try:
-        body = json.loads(await request.read())
-        log_id, offsets = body["log_id"], body["offsets"]
-        if set(body) != {"log_id", "offsets"} or not isinstance(log_id, str) or not offsets:
-            raise refusal
-        found: dict[int, int] = {}
-        for place, offset in offsets.items():
-            if not (place.isascii() and place.isdigit()) or len(place) > 9:
-                raise refusal
-            if type(offset) is not int or not 0 <= offset <= _MAX_NUMBER:
-                raise refusal
-            found[int(place)] = offset
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise refusal from None
-    return log_id, found
-
-
-async def _report_body(request: web.Request) -> tuple[str, int, int]:
-    message = 'the body is {"query": "...", "batch": 0, "dead_letters": 0}'
-    refusal = Refusal(400, "bad_request", message, parameter="body")
-    try:
-        body = json.loads(await request.read())
-        query, batch, dead_letters = body["query"], body["batch"], body["dead_letters"]
-        if set(body) != {"query", "batch", "dead_letters"}:
-            raise refusal
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise refusal from None
-    if not isinstance(query, str) or not 0 < len(query) <= 128:
-        raise refusal
-    for number in (batch, dead_letters):
-        if type(number) is not int or not 0 <= number <= _MAX_NUMBER:
-            raise refusal
-    return query, batch, dead_letters
 
 
 def _lag(view: View, offsets: dict[int, int]) -> dict[str, dict[str, int]]:
