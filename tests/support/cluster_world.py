@@ -91,6 +91,14 @@ class ClusterWorld:
         for client in node.clients:
             client.wire.closed = True
 
+    def stop_together(self) -> None:
+        """Let all nodes leave at once."""
+        for name in self.nodes:
+            self.clock.spawn(self.cluster(name).leave(), lambda *_: None)
+        self.clock.advance(1.0)
+        for name in list(self.nodes):
+            self.kill(name)
+
     def cluster(self, name: str) -> JoinedCluster:
         """Return a node's part of the cluster."""
         joined = self.plugins[name].joined

@@ -36,6 +36,7 @@ from hookmq_cluster.wire_messages import (
     HandOver,
     Hello,
     Kick,
+    Leaving,
     Open,
     Packet,
     Reopen,
@@ -50,6 +51,10 @@ _GIVING: Final = 5.0
 """Seconds for which a leaving node waits until another one has a lane."""
 _GLANCE: Final = 0.05
 """Seconds between two looks at whether the subscriptions of all nodes are known."""
+_PATIENCE: Final = 100
+"""Looks between two log events about a node that does not know all subscriptions."""
+_SELDOM: Final = 10
+"""Looks between two attempts to adopt the lanes of dead nodes, while a node starts."""
 _LOOKS: Final = 6
 """Looks for lanes without a living owner, in one lease."""
 
@@ -112,6 +117,8 @@ class JoinedCluster:
             self.store.lane_of, self.store.place, self._owner, relaying, self._kick,
         )  # fmt: skip
         self.keeper: LaneKeeper
+        self._stopping: set[str] = set()
+        """The boots of nodes that stop, and that take no lanes."""
 
     # --- called by the broker -------------------------------------------------------------------------------------
 
@@ -187,15 +194,28 @@ class JoinedCluster:
         await self.keeper.open_home()
         await self._read_retained()
         self._send_all(Hello(address, True))
-        waited = 0.0
-        while not self.interest.synced and waited < 2 * self.lease:
-            await pause(runtime, _GLANCE)
-            waited += _GLANCE
+        await self._know_subscriptions()
         self.ready = True
         runtime.call_later(self.lease / _LOOKS, self._look)
         runtime.log(
             "info", "cluster.joined", node=self.me.node, members=len(self.membership.others) + 1
         )
+
+    async def _know_subscriptions(self) -> None:
+        """Wait until the subscriptions of all nodes and lanes are known: without them, a message could be acknowledged
+        that a durable session does not get. Adopt the lanes of dead nodes, because this may be the only node."""
+        waited = 0
+        while not self.interest.synced:
+            nodes = self.interest.remote.unknown_nodes()
+            lanes = self.interest.remote.unknown_lanes()
+            if not nodes and all(map(self.keeper.is_unusable, lanes)):
+                return
+            if waited % _PATIENCE == _PATIENCE - 1:
+                self._runtime.log("warning", "cluster.join_awaited", nodes=nodes, lanes=lanes)
+            if waited % _SELDOM == 0:
+                self.keeper.look()
+            await pause(self._runtime, _GLANCE)
+            waited += 1
 
     async def secret(self) -> str:
         """Return the secret that all nodes of the cluster share. The first node creates it."""
@@ -233,10 +253,15 @@ class JoinedCluster:
             )
 
     async def leave(self) -> None:
-        """Give all lanes to other nodes, and leave the cluster. A lane that cannot be given away stays in the log, and
-        is adopted unless this node returns."""
+        """Give all lanes to other nodes, and leave the cluster. If all nodes stop, the lanes have no owner, and each node
+        takes its own at its next start."""
         self.ready = False
         self.keeper.leaving = True
+        self._send_all(Leaving())
+        if self.membership.others:
+            await pause(
+                self._runtime, _GLANCE
+            )  # nodes that stop at the same time hear of each other
         for lane in list(self.keeper.open):
             await self._give_away(lane)
         for end in self._ends:
@@ -251,10 +276,14 @@ class JoinedCluster:
         await stopped
 
     async def _give_away(self, lane: str) -> None:
-        members = self.membership.others
-        if not members:
-            return
-        fewest = min(members, key=lambda node: (len(self.lanes.of(node)), node))
+        members = [
+            member
+            for member in self.membership.others.values()
+            if member.boot not in self._stopping
+        ]
+        fewest = min(
+            members, key=lambda member: (len(self.lanes.of(member.node)), member.node), default=None
+        )
         given = self._runtime.promise()
 
         def done(reason: str) -> None:
@@ -262,7 +291,7 @@ class JoinedCluster:
                 given.set_result(reason)
 
         too_late = self._runtime.call_later(_GIVING, partial(done, "the log does not answer"))
-        self.keeper.give(lane, members[fewest], done)
+        self.keeper.give(lane, fewest, done)
         reason = await given
         too_late.cancel()
         if reason:
@@ -296,6 +325,8 @@ class JoinedCluster:
             self.membership.look()
             if message.answer:
                 self._send(node, Hello(self.me.address, False))
+        elif isinstance(message, Leaving):
+            self._stopping.add(boot)
         elif isinstance(message, HandOver):
             self._asked_for_lane(node, boot, message)
 
@@ -327,6 +358,7 @@ class JoinedCluster:
         self._update_owners(member.node)
 
     def _left(self, member: Member) -> None:
+        self._stopping.discard(member.boot)
         self._runtime.log("warning", "cluster.member_left", node=member.node)
         self.interest.member_left(member.node)
         self.forwarding.node_gone(member.node)

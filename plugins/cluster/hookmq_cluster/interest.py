@@ -100,7 +100,7 @@ class Interest:
     @property
     def synced(self) -> bool:
         """Whether this node knows all subscriptions of all live nodes and of all lanes."""
-        return self.remote.synced()
+        return not self.remote.unknown_nodes() and not self.remote.unknown_lanes()
 
     def member_joined(self, node: str, boot: str) -> None:
         """Exchange all subscriptions with a node. A node that has a new boot joins again."""

@@ -30,6 +30,8 @@ _TRY_AGAIN: Final = 60.0
 """Seconds between two attempts to load a lane."""
 _BATCH: Final = 500
 """Sessions that are released in one turn."""
+_HOME_FIRST: Final = 2.0
+"""Seconds for which a lane without an owner is left to the node whose home lane it is."""
 _SPREAD: Final = 0.5
 """The longest random pause before an adoption, in seconds, so that the survivors share the lanes of a dead node."""
 
@@ -219,7 +221,7 @@ class LaneKeeper:
     def look(self) -> None:
         """Adopt the lanes whose owners are dead, and try those again that could not be loaded. Call this whenever a node
         has left, and now and then."""
-        if self.leaving or self.home not in self.open or not self._membership.trusts_leases:
+        if self.leaving or self.home not in self.open:
             return
         now = self._runtime.now()
         for lane, owner in list(self._lanes.owners.items()):
@@ -235,9 +237,21 @@ class LaneKeeper:
             pause = self._runtime.random() * _SPREAD
             self._runtime.call_later(pause, partial(self._adopt, lane))
 
+    def is_unusable(self, lane: str) -> bool:
+        """Return whether this node owns a lane that it could not load."""
+        owner = self._lanes.owners.get(lane)
+        return lane in self._failed and owner is not None and owner.boot == self._me.boot
+
     def _lives(self, lane: str, owner: Owner) -> bool:
         """Return whether the owner of a lane is alive, or may be about to join."""
-        if self._lanes.owned_for(lane) < self._membership.lease:
+        if owner.node == self._me.node:
+            return False  # an earlier process of this node
+        if not owner.node:
+            return self._lanes.owned_for(lane) < _HOME_FIRST
+        if (
+            not self._membership.trusts_leases
+            or self._lanes.owned_for(lane) < self._membership.lease
+        ):
             return True
         member = self._membership.others.get(owner.node)
         return member is not None and member.boot == owner.boot
@@ -259,8 +273,9 @@ class LaneKeeper:
 
         self._lanes.take(lane, owner, taken)
 
-    def give(self, lane: str, to: Member, done: Callable[[str], None]) -> None:
-        """Give an own lane to another node: stop its inbox, disconnect its clients, commit, and change the owner.
+    def give(self, lane: str, to: Member | None, done: Callable[[str], None]) -> None:
+        """Give an own lane to another node: stop its inbox, disconnect its clients, commit, and change the owner. If `to`
+        is None, the lane has no owner after that, and any node may take it.
 
         `done` is called with the reason why this was not possible, or with an empty string.
         """
@@ -270,7 +285,7 @@ class LaneKeeper:
         self._giving.add(lane)
         self._interest.lane_leaving(lane, partial(self._prepared, lane, to, done))
 
-    def _prepared(self, lane: str, to: Member, done: Callable[[str], None]) -> None:
+    def _prepared(self, lane: str, to: Member | None, done: Callable[[str], None]) -> None:
         if lane not in self.open:
             self._giving.discard(lane)
             done("the lane was lost")
@@ -282,12 +297,15 @@ class LaneKeeper:
         self._node.touch()
         self._node.after_commit(partial(self._committed, lane, to, done))
 
-    def _committed(self, lane: str, to: Member, done: Callable[[str], None]) -> None:
+    def _committed(self, lane: str, to: Member | None, done: Callable[[str], None]) -> None:
         def given(won: int | Refused | Unavailable) -> None:
             self._giving.discard(lane)
             self._store.close_lane(lane)
             if isinstance(won, int):
-                self._runtime.log("info", "cluster.lane_given", lane=lane, to=to.node)
+                if to is None:
+                    self._runtime.log("info", "cluster.lane_freed", lane=lane)
+                else:
+                    self._runtime.log("info", "cluster.lane_given", lane=lane, to=to.node)
                 done("")
             else:
                 # Its owner is unknown. If it is still this process, a survivor or its next start takes the lane.
@@ -296,7 +314,10 @@ class LaneKeeper:
                 done(won.reason)
 
         self.open.discard(lane)
-        self._lanes.give(lane, to, given)
+        if to is None:
+            self._lanes.free(lane, given)
+        else:
+            self._lanes.give(lane, to, given)
 
     def lost(self, lane: str, reason: str) -> None:
         """Drop a lane that another process owns now."""

@@ -21,7 +21,7 @@ _VERSION: Final = 1
 
 
 class Owner(NamedTuple):
-    """The owner of a lane. `sequence` is the fence."""
+    """The owner of a lane. `sequence` is the fence. Without an owner, `node` and `boot` are empty."""
 
     node: str
     boot: str
@@ -119,7 +119,7 @@ class Lanes:
             if stored is not None and known is None:
                 reason = f"the owner of lane {lane!r} is damaged, or of a newer version"
                 done(Refused("", reason))
-            elif known is not None and known[1].node != self._me.node:
+            elif known is not None and known[1].node not in ("", self._me.node):
                 self.owners[lane] = known[1]
                 node = known[1].node
                 done(OtherOwner(node, f"node {node!r} owns lane {lane!r}"))
@@ -160,6 +160,10 @@ class Lanes:
     def give(self, lane: str, to: Member, done: Won) -> None:
         """Make another node the owner of a lane that this process owns. Commit everything of the lane before."""
         self._put(lane, to.node, to.boot, self.fences[lane], done)
+
+    def free(self, lane: str, done: Won) -> None:
+        """Leave a lane that this process owns without an owner. Commit everything of the lane before."""
+        self._put(lane, "", "", self.owners[lane].sequence, done)
 
     def _put(self, lane: str, node: str, boot: str, expected: int, done: Won) -> None:
         subject = self._names.own(lane)

@@ -127,7 +127,8 @@ class Membership:
         """Stop, and delete the lease, so that the other nodes need not wait for its end."""
         self._closed = True
         # The home lane may belong to another node by now.
-        entry = Entry(self._names.lease(self.me.node), b"", replace=True, ttl=1)
+        seconds = max(1, round(self.lease))
+        entry = Entry(self._names.lease(self.me.node), b"", replace=True, ttl=seconds)
         self._engine.commit((entry,), lambda _: done())
 
     def heard_from(self, node: str) -> None:
@@ -219,6 +220,7 @@ class Membership:
     def _update(self, page: list[Stored]) -> None:
         now = self._runtime.now()
         seen: set[str] = set()
+        ended = {stored.subject for stored in page if not stored.data}
         for stored in page:
             member = decode_member(stored.data) if stored.data else None
             if member is None or member.node == self.me.node:
@@ -238,7 +240,7 @@ class Membership:
                 continue
             missing = self._missing[node] = self._missing.get(node, 0) + 1
             silent = now - self._heard.get(node, -self.lease) > self.lease / 2
-            if missing >= 2 and silent and self.trusts_leases:
+            if self._names.lease(node) in ended or (missing >= 2 and silent and self.trusts_leases):
                 self._drop(member)
 
     def _drop(self, member: Member) -> None:

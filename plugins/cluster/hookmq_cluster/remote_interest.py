@@ -127,12 +127,18 @@ class RemoteInterest:
             if lane.announcer == node:
                 lane.announcer = None
 
-    def synced(self) -> bool:
-        """Return whether all live nodes have announced everything, and the tables of all lanes are known."""
-        return all(table.swept >= 0 for table in self.nodes.values()) and all(
-            lane in self._own or (lane in self.lanes and self.lanes[lane].swept >= 0)
+    def unknown_nodes(self) -> list[str]:
+        """Return the live nodes that have not announced everything."""
+        return [node for node, table in self.nodes.items() if table.swept < 0]
+
+    def unknown_lanes(self) -> list[str]:
+        """Return the lanes whose subscriptions are not known."""
+        tables = self.lanes
+        return [
+            lane
             for lane in self._owners
-        )
+            if lane not in self._own and (lane not in tables or tables[lane].swept < 0)
+        ]
 
     # --- lanes -------------------------------------------------------------------------------------------------------
 

@@ -75,13 +75,17 @@ class Kick(NamedTuple):
     stamp: float
 
 
+class Leaving(NamedTuple):
+    """The sender stops: it takes no more lanes."""
+
+
 class HandOver(NamedTuple):
     """Ask the owner of a lane to give it to the sender."""
 
     lane: str
 
 
-WireMessage = Hello | Open | Reopen | Packet | Ack | Kick | HandOver
+WireMessage = Hello | Open | Reopen | Packet | Ack | Kick | HandOver | Leaving
 _KINDS: Final[dict[str, Any]] = {
     "hello": Hello,
     "open": Open,
@@ -89,6 +93,7 @@ _KINDS: Final[dict[str, Any]] = {
     "packet": Packet,
     "ack": Ack,
     "kick": Kick,
+    "leaving": Leaving,
     "move": HandOver,
 }
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}

@@ -178,6 +178,48 @@ def test_a_node_that_stops_gives_its_lane_away_at_once(three: ClusterWorld) -> N
     assert payloads(again) == [b"x"]
 
 
+def test_nodes_that_stop_together_start_again_at_once(three: ClusterWorld) -> None:
+    three.connect("b", "s", session_expiry_interval=3600).subscribe("t", 1)
+    three.stop_together()
+    began = three.clock.now()
+    for name in "abc":
+        three.start(name)
+    assert three.clock.now() - began < LEASE / 2
+    assert [three.cluster(name).keeper.open for name in "abc"] == [{"a"}, {"b"}, {"c"}]
+    three.connect("a", "p").publish("t", b"x", 1)
+    again = three.connect("c", "s", session_expiry_interval=3600, clean_start=False)
+    three.settle()
+    assert payloads(again) == [b"x"]
+
+
+def test_no_message_is_acknowledged_before_the_sessions_of_dead_nodes_are_known(
+    three: ClusterWorld,
+) -> None:
+    subscriber = three.connect("b", "s", session_expiry_interval=3600)
+    subscriber.subscribe("t", 1)
+    for name in "abc":
+        three.kill(name)
+    three.advance(2 * LEASE)
+    three.start("a")
+    three.connect("a", "p").publish("t", b"x", 1)
+    again = three.connect("a", "s", session_expiry_interval=3600, clean_start=False)
+    three.settle()
+    assert payloads(again) == [b"x"]
+    three.start("b")
+    assert three.cluster("b").keeper.open == {"b"}
+
+
+def test_a_node_takes_up_the_lanes_that_it_had_adopted(three: ClusterWorld) -> None:
+    three.connect("b", "s", session_expiry_interval=3600)
+    three.kill("b")
+    three.kill("c")
+    three.advance(3 * LEASE)
+    assert three.cluster("a").keeper.open == {"a", "b", "c"}
+    three.kill("a")
+    three.start("a")
+    assert three.cluster("a").keeper.open == {"a", "b", "c"}
+
+
 def test_the_will_of_a_dead_node_is_published_once(three: ClusterWorld) -> None:
     watcher = three.connect("a", "w", session_expiry_interval=3600)
     watcher.subscribe("will/#", 1)
