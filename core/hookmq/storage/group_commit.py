@@ -2,7 +2,7 @@
 
 While a commit runs, new changes are collected in the next batch, so that they share the cost of one disk write (group
 commit). First the journals flush in parallel, then the store commits, then waiting packets are sent. If a journal or the
-store fails, nothing more is acknowledged.
+store fails, nothing more is acknowledged. A batch that one journal alone holds needs no commit of the store.
 
 A message that is acknowledged before its batch is committed is removed from the batch. If the batch becomes empty,
 nothing is written, and its packets are sent at once.
@@ -16,7 +16,7 @@ from hookmq.model.histogram import Histogram
 from hookmq.model.message import Message
 from hookmq.session.inflight import Delivery
 from hookmq.storage.cluster import Cluster
-from hookmq.storage.protocols import Journal, Readable, Store, StoreFailed, Volatile
+from hookmq.storage.protocols import Journal, Readable, Sealing, Store, StoreFailed, Volatile
 from hookmq.storage.records import CommitId, Enqueue, PutMessage, Record
 
 MAX_RECORDS = 20000
@@ -57,9 +57,9 @@ class GroupCommit:
 
     __slots__ = (
         "_began", "_bytes", "_clock", "_commit_id", "_failed", "_go_on", "_gone", "_guarded", "_held", "_identity",
-        "_journaled", "_last_owner", "_members", "_pending", "_put", "_records", "_running", "_sizes", "_splits",
-        "_taken", "_told", "_unawaited", "_waiters", "added", "collecting", "commits", "durations", "fresh", "journals",
-        "number", "store",
+        "_journaled", "_last_owner", "_members", "_pending", "_put", "_records", "_running", "_seal", "_sizes",
+        "_splits", "_storing", "_taken", "_told", "_unawaited", "_waiters", "added", "collecting", "commits",
+        "durations", "fresh", "journals", "number", "started", "store",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +81,8 @@ class GroupCommit:
         self._unawaited: frozenset[int] = frozenset()
         """The identities of the journals that no acknowledgement waits for."""
         self._told: tuple[Callable[[CommitId], None], ...] = ()
+        self._seal: Callable[[Callable[[StoreFailed | None], None]], bool] | None = None
+        """Makes a batch of the only journal durable without the store, or None if there are several journals."""
         self._set_journals(tuple(journals))
         self._failed: Callable[[str], None] | None = failed
         self._guarded = guarded
@@ -95,6 +97,8 @@ class GroupCommit:
         """The number of the commit that is collecting records."""
         self._commit_id = CommitId(self._identity, self.number)
         """The id that the newest journaled message got."""
+        self.started = 0
+        """Batches of which at least a part was written, or is being written."""
         self.commits = 0
         self.added = 0
         """Records and journaled messages so far. Compare two values to see whether an effect added any."""
@@ -115,6 +119,8 @@ class GroupCommit:
         """Bytes up to each index in `_splits`."""
         self._journaled = False
         self._running = False
+        self._storing = False
+        """Whether the running commit is one of the store."""
         self._held = False
         self._pending = 0
         self._taken: list[Record] = []
@@ -196,8 +202,8 @@ class GroupCommit:
 
     @property
     def finished(self) -> CommitId:
-        """The id of the last commit that has finished."""
-        return CommitId(self._identity, self.number - (2 if self._running else 1))
+        """The id of the store's last commit that has finished."""
+        return CommitId(self._identity, self.number - (2 if self._storing else 1))
 
     def _set_journals(self, journals: tuple[Journal | Cluster, ...]) -> None:
         self.journals = journals
@@ -205,6 +211,8 @@ class GroupCommit:
         self._unawaited = frozenset(
             id(one) for one in journals if isinstance(one, Volatile) and one.volatile
         )
+        seals = [one.seal for one in journals if isinstance(one, Sealing)]
+        self._seal = seals[0] if seals and len(journals) == 1 and not self._unawaited else None
 
     def add_journal(self, journal: Journal | Cluster) -> None:
         """Add a recovered journal. The commit that is running does not include it."""
@@ -345,6 +353,10 @@ class GroupCommit:
         if self._clock is not None:
             self._began = self._clock()
         ready = waiters if calls == len(waiters) else waiters[:calls]
+        self.started += 1
+        if not taken and self._journaled and self._seal is not None and self._sealed(ready):
+            return
+        self._storing = True
         commit = CommitId(self._identity, self.number)
         self.number += 1
         if not self._journaled:
@@ -389,18 +401,9 @@ class GroupCommit:
             if isinstance(result, StoreFailed):
                 self._fail(result.reason)
                 return
-            self.commits += 1
-            if self._clock is not None:
-                # `Histogram.add` inline: this runs for each commit, which may be for each message.
-                seconds = self._clock() - self._began
-                durations = self.durations
-                durations.counts[bisect_left(durations.bounds, seconds)] += 1
-                durations.sum += seconds
             for tell in told:
                 self._guarded(partial(tell, commit))
-            for call in ready:
-                self._guarded(call)
-            self._running = False
+            self._finish(ready)
             if not synchronous:
                 self._go_on()
 
@@ -411,6 +414,42 @@ class GroupCommit:
             # Its result is unknown, which is a failure.
             self._fail(repr(error))
         synchronous = False
+
+    def _sealed(self, ready: list[Callable[[], None]]) -> bool:
+        """Let the only journal make the batch durable. Return False if it needs the store's commit. The next batch gets
+        the same number, because the store makes no commit."""
+        synchronous = True
+
+        def done(result: StoreFailed | None) -> None:
+            if result is not None:
+                self._fail(result.reason)
+            elif self._failed is not None:
+                self._finish(ready)
+                if not synchronous:
+                    self._go_on()
+
+        assert self._seal is not None
+        self._journaled = False  # the next batch may begin before `seal` returns
+        try:
+            begun = self._seal(done)
+        except Exception as error:
+            self._fail(f"journal {self.journals[0].name}: {error!r}")
+            begun = True
+        self._journaled |= not begun
+        synchronous = False
+        return begun
+
+    def _finish(self, ready: list[Callable[[], None]]) -> None:
+        self.commits += 1
+        if self._clock is not None:
+            # `Histogram.add` inline: this runs for each commit, which may be for each message.
+            seconds = self._clock() - self._began
+            durations = self.durations
+            durations.counts[bisect_left(durations.bounds, seconds)] += 1
+            durations.sum += seconds
+        for call in ready:
+            self._guarded(call)
+        self._running = self._storing = False
 
     def fail(self, reason: str) -> None:
         """Report a store failure outside a commit. Nothing more is acknowledged."""

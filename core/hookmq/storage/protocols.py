@@ -182,6 +182,20 @@ class Readable(Protocol):
 
 
 @runtime_checkable
+class Sealing(Protocol):
+    """Optional members for a `Journal` that can make a commit durable without the broker's store. If nothing else takes
+    part in a commit, this saves the store's write."""
+
+    def seal(self, done: Callable[[StoreFailed | None], None]) -> bool:
+        """Make everything that was appended durable, and visible to readers. `recover` must keep it, although the store
+        makes no commit for it. Then call `done` with None, or with StoreFailed on failure, before or after returning.
+
+        Return False, without an effect, if this is not possible. The broker then calls `flush` and `committed`. It never
+        calls this method while a `flush` is running, and only if no other journal exists.
+        """
+
+
+@runtime_checkable
 class Diverting(Protocol):
     """Optional members for a `Journal` that delivers messages itself, such as those of a queue."""
 

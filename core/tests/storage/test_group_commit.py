@@ -18,7 +18,7 @@ from hookmq.mqtt.packets import (
 )
 from hookmq.mqtt.properties import Properties
 from hookmq.storage import group_commit as committer
-from hookmq.storage.protocols import Committed
+from hookmq.storage.protocols import Committed, StoreFailed
 from hookmq.storage.records import (
     Dequeue,
     DropReceived,
@@ -775,3 +775,99 @@ def test_an_acknowledgement_of_a_volatile_journal_keeps_the_order(
     pub.expect_nothing()
     store.finish()
     assert [pub.expect(Puback), pub.expect(Puback)] == [Puback(first), Puback(second)]
+
+
+# --- batches that a journal alone makes durable -----------------------------------------------------------------------
+
+
+class SealingJournal(RecordingJournal):
+    """A journal that needs no commit of the store for what it alone has. `seals` counts these batches."""
+
+    willing = True
+    seals = 0
+
+    def seal(self, done: Callable[[StoreFailed | None], None]) -> bool:
+        if not self.willing:
+            return False
+        self.seals += 1
+        self.flush(self.appended[-1][0], done)
+        return True
+
+
+@pytest.fixture
+def sealing() -> SealingJournal:
+    return SealingJournal("sealing", wants=lambda topic: topic.startswith("j/"))
+
+
+def test_a_batch_of_one_journal_needs_no_commit_of_the_store(
+    broker_harness: Make, store: SlowStore, sealing: SealingJournal
+) -> None:
+    harness = broker_harness(store=store, journals=[sealing])
+    pub = harness.connect("pub", session_expiry_interval=0)
+    harness.settle()
+    before = store.last_commit()
+    sealing.slow = True
+    number = pub.publish("j/1", b"x", 1)
+    pub.expect_nothing()
+    sealing.finish()
+    harness.settle()
+    assert pub.expect(Puback) == Puback(number)
+    assert (sealing.seals, sealing.made, store.last_commit()) == (1, [], before)
+    away(harness, "sub", "j/2")
+    made = len(sealing.made)
+    number = pub.publish("j/2", b"x", 1)
+    pub.expect_nothing()
+    sealing.finish()
+    harness.settle()
+    assert pub.expect(Puback) == Puback(number)
+    # A queue entry is in the same batch, whose number is the store's.
+    assert (sealing.seals, sealing.made[made:]) == (1, [store.last_commit()])
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_the_store_commits_if_the_journal_cannot_or_is_not_alone(
+    broker_harness: Make, store: SlowStore, sealing: SealingJournal, others: int
+) -> None:
+    sealing.willing = bool(others)
+    other = RecordingJournal("other", wants=lambda topic: topic == "o")
+    harness = broker_harness(store=store, journals=[sealing, other][: 1 + others])
+    pub = harness.connect("pub", session_expiry_interval=0)
+    for _ in range(3):
+        pub.publish("j/1", b"x", 1)
+        harness.settle()
+    assert sealing.seals == 0
+    assert sealing.made[-3:] == [commit for commit, _ in sealing.safe]
+    assert sealing.made[-1] == store.last_commit()
+
+
+def test_a_journal_that_cannot_seal_stops_the_broker(
+    broker_harness: Make, store: SlowStore, sealing: SealingJournal
+) -> None:
+    harness = broker_harness(store=store, journals=[sealing])
+    told: list[str] = []
+    harness.broker.on_failure = told.append
+    pub = harness.connect("pub", session_expiry_interval=0)
+    sealing.slow = True
+    pub.publish("j/1", b"x", 1)
+    sealing.fail("no space left")
+    harness.settle()
+    pub.expect_nothing()
+    assert told == ["no space left"]
+
+
+def test_messages_that_arrive_while_a_batch_is_sealed_form_the_next_one(
+    broker_harness: Make, store: SlowStore, sealing: SealingJournal
+) -> None:
+    harness = broker_harness(store=store, journals=[sealing])
+    pub = harness.connect("pub", session_expiry_interval=0)
+    sealing.slow = True
+    first = pub.publish("j/1", b"x", 1)
+    second = pub.publish("j/2", b"x", 1)
+    sealing.finish()
+    harness.settle()
+    assert pub.expect(Puback) == Puback(first)
+    pub.expect_nothing()
+    sealing.finish()
+    harness.settle()
+    assert pub.expect(Puback) == Puback(second)
+    assert sealing.seals == 2

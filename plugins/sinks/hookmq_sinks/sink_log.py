@@ -16,12 +16,16 @@ from hookmq_sinks.config import SinkConfig
 
 LOG: Final = "log"
 """The folder of the segments, in a sink's folder."""
+_NONE: Final = CommitId("", 0)
+"""The commit of messages that need no commit of the store."""
+_Done = Callable[[StoreFailed | None], None]
 _BLOCK: Final = 1024
 """Maximum number of messages in a block."""
 
 
 class SinkLog:
-    """A sink's messages on disk. Implements `Journal`, `Bounded` and `Readable` from `hookmq.storage_api`.
+    """A sink's messages on disk. Implements `Journal`, `Bounded`, `Readable` and `Sealing` from
+    `hookmq.storage_api`.
 
     `on_committed` is called when messages become readable.
     """
@@ -144,8 +148,27 @@ class SinkLog:
         if len(self._columns):
             self._groups.append((commit, self._columns.take()))
 
-    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+    def flush(self, commit: CommitId, done: _Done) -> None:
         """Write the buffered messages with a single fsync."""
+        self._encode(commit)
+        self._store(self.log.flush, done)
+
+    def seal(self, done: _Done) -> bool:
+        """Write the buffered messages, and make them readable, without a commit of the broker's store."""
+        if not self.log.sealable:
+            return False
+        self._encode(_NONE)
+
+        def sealed(failed: StoreFailed | None) -> None:
+            if failed is None:
+                self.on_committed()
+            done(failed)
+
+        self._store(self.log.seal, sealed)
+        return True
+
+    def _encode(self, commit: CommitId) -> None:
+        """Append the buffered messages to the log. `commit` is that of messages that are only in the columns."""
         self._end_commit(commit if self._commit is None else self._commit)
         groups, self._groups, self._commit = self._groups, [], None
         for one, columns in groups:
@@ -157,12 +180,20 @@ class SinkLog:
         self._room.used = 0
         self._settle()
 
+    def _store(
+        self,
+        store: Callable[[_Done], None],
+        done: _Done,
+    ) -> None:
+        """Write the log with `store`, and look at its size."""
+        added = self.log.buffered > 0
+
         def written(failed: StoreFailed | None) -> None:
-            if failed is None and groups:
+            if failed is None and added:
                 self._measure()
             done(failed)
 
-        self.log.flush(written)
+        store(written)
 
     def _measure(self) -> None:
         """Replace the estimated size with the actual one. Trim the log if it is too large, and report how full it is."""

@@ -37,13 +37,16 @@ stream would have too many files.
 """
 REFUSING: Final = 60.0
 """Seconds for which the stream counts as full after a refusal."""
+_NONE: Final = CommitId("", 0)
+"""The commit of messages that need no commit of the store."""
+_Done = Callable[[StoreFailed | None], None]
 Parts = list[tuple[int, MessageColumns]]
 """Messages with their partitions."""
 
 
 class Stream:
-    """A stream. It implements `Journal`, `Readable` and `Bounded` from `hookmq.storage_api`. Open it with `recover`
-    and close it with `close`.
+    """A stream. It implements `Journal`, `Readable`, `Sealing` and `Bounded` from `hookmq.storage_api`. Open it with
+    `recover` and close it with `close`.
     """
 
     def __init__(
@@ -196,30 +199,50 @@ class Stream:
             at = end
         return parts
 
-    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+    def flush(self, commit: CommitId, done: _Done) -> None:
         """Write all buffered messages as blocks with a single fsync."""
+        self._store(commit, self.log.flush, done)
+
+    def seal(self, done: _Done) -> bool:
+        """Write all buffered messages, and make them visible to readers, without a commit of the broker's store."""
+        if not self.log.sealable:
+            return False
+
+        def sealed(failed: StoreFailed | None) -> None:
+            if failed is None:
+                self._reveal()
+            done(failed)
+
+        self._store(_NONE, self.log.seal, sealed)
+        return True
+
+    def _store(self, commit: CommitId, store: Callable[[_Done], None], done: _Done) -> None:
+        """Write all buffered messages with `store`. `commit` is that of messages that are only in the columns."""
         self._end_commit(commit if self._commit is None else self._commit)
         groups, self._groups = self._groups, []
         self._commit = None
         if not groups:
-            self.log.flush(done)
+            store(done)
             return
         self.space.writing, self._room.used = self._room.used, 0  # an estimate until it is encoded
         self.space.settle()
         wait = self.last_flush + self.config.flush_window - self._runtime.now()
         if wait > 0:
-            self._waiting = self._runtime.call_later(wait, partial(self._flush, groups, done))
+            self._waiting = self._runtime.call_later(
+                wait, partial(self._flush, groups, store, done)
+            )
         else:
-            self._flush(groups, done)
+            self._flush(groups, store, done)
 
     def _flush(
         self,
         groups: list[tuple[CommitId, Parts]],
-        done: Callable[[StoreFailed | None], None],
+        store: Callable[[_Done], None],
+        done: _Done,
     ) -> None:
         self._waiting = None
         began = self.last_flush = self._runtime.now()
-        made: list[tuple[int, block.Head]] = []
+        made: list[block.Head] = []
         size = 0
         small = self.space.writing <= block.MAX_BYTES  # so is each part of it
         for commit, parts in groups:
@@ -231,7 +254,7 @@ class Stream:
                     data = block.encode_columns(place, self.next[place], run)
                     self.next[place] += len(run)
                     self.log.append(commit, data, len(run))
-                    made.append((commit.number, block.read_head(data)))
+                    made.append(block.read_head(data))
                     size += len(data) + FRAME_HEADER
         self.space.writing = size
         self.space.settle()
@@ -249,19 +272,19 @@ class Stream:
                 self.look_at_fill()
             done(failed)
 
-        write = partial(self.log.flush, written)
+        write = partial(store, written)
         if self.space.lacking():
             self.upkeep.make_room(write)
         else:
             write()
 
-    def _written(self, made: list[tuple[int, block.Head]]) -> None:
+    def _written(self, made: list[block.Head]) -> None:
         """Update the summaries on the event loop before the next write starts."""
         segment = self.log.segments[-1]
         sealed = self.begin_segment()
         active = self.summaries[-1]
         ends: dict[int, int] = {}
-        for _, head in made:
+        for head in made:
             active.add(head)
             self.ages.note(head.partition, head.end, head.max_timestamp)
             ends[head.partition] = head.end
@@ -271,7 +294,7 @@ class Stream:
         large = active.blocks >= TAIL_BLOCKS or active.size >= TAIL_BYTES
         if large and active.size * TAIL >= self.space.stored:
             self.log.roll = True
-        self._unread.append((made[-1][0], ends))
+        self._unread.append((self.log.flushed, ends))
         if sealed:
             self.upkeep.look()
 
@@ -287,8 +310,12 @@ class Stream:
     def committed(self, commit: CommitId) -> None:
         """Make the messages of `commit` visible to readers. Their publishers get their acknowledgements afterwards."""
         self.log.committed(commit)
+        self._reveal()
+
+    def _reveal(self) -> None:
+        """Tell readers about everything that they may read now."""
         moved = False
-        while self._unread and self._unread[0][0] <= commit.number:
+        while self._unread and self._unread[0][0] <= self.log.readable:
             for place, end in self._unread.popleft()[1].items():
                 self.latest[place] = end
             moved = True

@@ -18,6 +18,7 @@ from hookmq_webhook.marks import Marks
 from hookmq_webhook.queues import PER_EVENT
 
 OnFull = Literal["reject", "dead_letter", "drop", "drop_oldest"]
+_Done = Callable[[StoreFailed | None], None]
 SHARE: Final = 8
 """Minimum number of segments in a full log. The last segment is kept even if all its events are done."""
 EXTRA: Final = 1.1
@@ -44,7 +45,8 @@ class Bounds(NamedTuple):
 
 
 class Outbox:
-    """The `Journal` that stores the events of all acknowledged messages.
+    """The journal that stores the events of all acknowledged messages. It implements `Journal`, `Bounded`, `Readable` and
+    `Sealing` from `hookmq.storage_api`.
 
     `wants` returns whether messages on a topic are stored, and `make` returns the events for a message. `ready` is
     called when the place of the log changes. Unless messages are refused, `spill` receives the events that do not fit,
@@ -63,7 +65,7 @@ class Outbox:
         make: Callable[[Message], Iterable[Event]],
         ready: Callable[[], None],
         bounds: Bounds,
-        spill: Callable[[Event, Callable[[StoreFailed | None], None]], None] | None = None,
+        spill: Callable[[Event, _Done], None] | None = None,
         *,
         sync: bool = True,
     ) -> None:
@@ -186,11 +188,28 @@ class Outbox:
             else:
                 self._add(commit, event)
 
-    def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+    def flush(self, commit: CommitId, done: _Done) -> None:
         """Write all events to disk, with fsync if `sync` is set, and call `done`."""
         if self._closed:
             done(None)
-            return
+        else:
+            self._store(self.log.flush, done)
+
+    def seal(self, done: _Done) -> bool:
+        """Write all events to disk like `flush`, and allow them to be sent, without a commit of the broker's store."""
+        if self._closed or not self.log.sealable:
+            return False
+
+        def sealed(failed: StoreFailed | None) -> None:
+            if failed is None:
+                self._ready()
+            done(failed)
+
+        self._store(self.log.seal, sealed)
+        return True
+
+    def _store(self, store: Callable[[_Done], None], done: _Done) -> None:
+        """Write all events with `store`, and wait for spilled ones."""
         added = self._added
         self._marks.add(self.log.next, added)
 
@@ -205,7 +224,7 @@ class Outbox:
             else:
                 done(self._spill_failure)
 
-        self.log.flush(written)
+        store(written)
 
     def committed(self, commit: CommitId) -> None:
         """Allow this commit's events to be sent."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hookmq.storage.protocols import Columnar, Journal, StoreFailed
+from hookmq.storage.protocols import Columnar, Journal, Readable, Sealing, StoreFailed
 from hookmq.storage.records import CommitId
 
 from hookmq_testing.contracts.samples import make_message
@@ -37,6 +37,16 @@ class JournalContract:
         """Flush the journal and wait until it is done."""
         told: list[StoreFailed | None] = []
         journal.flush(commit, told.append)
+        for _ in range(10_000):
+            if told:
+                break
+            self.settle()
+        assert told == [None]
+
+    def seal(self, journal: Sealing) -> None:
+        """Seal what the journal has, and wait until it is done."""
+        told: list[StoreFailed | None] = []
+        assert journal.seal(told.append)
         for _ in range(10_000):
             if told:
                 break
@@ -121,6 +131,32 @@ class JournalContract:
         self.flush(journal, CommitId("s", 2))
         journal = self.reopened(journal, CommitId("s", 2))
         assert self.payloads(journal) == [b"1", b"2 again"]
+        self.close(journal)
+
+    def test_what_is_sealed_needs_no_commit(self) -> None:
+        journal = self.opened(CommitId("s", 3))
+        if not isinstance(journal, Sealing):
+            pytest.skip("the journal cannot seal")
+        self.append(journal, CommitId("s", 4), b"1")
+        self.seal(journal)
+        self.append(journal, CommitId("s", 4), b"2")
+        self.seal(journal)
+        # The store may still make commit 4, or the process may die before that.
+        self.append(journal, CommitId("s", 4), b"dropped")
+        self.flush(journal, CommitId("s", 4))
+        told: list[StoreFailed | None] = []
+        assert not journal.seal(told.append)
+        assert not told
+        journal = self.reopened(journal, CommitId("s", 3))
+        assert self.payloads(journal) == [b"1", b"2"]
+        self.append(journal, CommitId("s", 4), b"3")
+        self.flush(journal, CommitId("s", 4))
+        if isinstance(journal, Readable):
+            journal.committed(CommitId("s", 4))
+        self.append(journal, CommitId("s", 5), b"4")
+        self.seal(journal)
+        journal = self.reopened(journal, CommitId("s", 4))
+        assert self.payloads(journal) == [b"1", b"2", b"3", b"4"]
         self.close(journal)
 
     def test_another_store_drops_nothing_and_begins_an_epoch(self) -> None:

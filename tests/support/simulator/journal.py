@@ -152,6 +152,16 @@ class OpenJournal:
         else:
             self._finish(done, trouble)
 
+    def seal(self, done: Flushed) -> bool:
+        """Flush what the store need not commit, as `hookmq.storage.protocols.Sealing.seal` does. Refuse sometimes."""
+        journals = self.disk.journals
+        if journals.random.random() < 0.2:
+            return False
+        known = journals.committed()
+        self.buffer = [one._replace(commit=known) for one in self.buffer]
+        self.flush(known, done)
+        return True
+
     def recover(self, last: CommitId) -> None:
         """Recover, as `hookmq.storage.protocols.Journal.recover` does."""
         if last != self.disk.journals.committed():

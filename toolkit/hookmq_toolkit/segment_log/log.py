@@ -8,6 +8,7 @@ Journals that store messages are built on it (`hookmq.storage_api.Journal`). The
     log.append(commit, payload, n)    # buffers
     log.flush(done)                   # writes and fsyncs in a thread
     log.committed(commit)             # makes the records readable
+    log.seal(done)                    # instead of both: writes records that need no commit of the store
     log.read(offset, size)            # returns frames; blocks, so call it in a thread
     log.trim(offset)                  # deletes whole segments that end at or before `offset`
 
@@ -108,6 +109,8 @@ class SegmentLog:
         self._store = ""
         self._commit = 0
         self._committed = 0
+        self._written = 0
+        """The newest commit with records that were passed to a write."""
         self._pending: list[Frame] = []
         self._waiting: list[Flushed] = []
         self._writing = False
@@ -173,6 +176,7 @@ class SegmentLog:
         except OSError as error:
             raise StoreError(f"{self.folder}: {error.strerror or error}") from error
         self._store, self._commit, self._committed = last.store, last.number, last.number
+        self._written = 0
         return dropped
 
     def skip(self, number: int) -> None:
@@ -266,8 +270,24 @@ class SegmentLog:
             if not self._writing:
                 self._write()
 
+    @property
+    def sealable(self) -> bool:
+        """Whether `seal` is possible: no record that was written belongs to a commit that the store has yet to make."""
+        return self._written <= self._committed
+
+    def seal(self, done: Flushed) -> None:
+        """Make the appended records safe like `flush`, for which the store makes no commit. They are readable before
+        `done` is called, and `recover` keeps them. Call this only if the log is `sealable`.
+        """
+        # They become part of the last commit that the store has made.
+        known = self._commit = self._committed
+        self._pending = [frame._replace(commit=known) for frame in self._pending]
+        self.flush(done)
+
     def _write(self) -> None:
         frames, self._pending = self._pending, []
+        if frames:
+            self._written = frames[-1].commit
         waiting, self._waiting = self._waiting, []
         self._writing = True
 

@@ -328,6 +328,34 @@ def test_a_segment_deleted_under_a_reader_is_trimmed(folder: Folder) -> None:
     assert raised.value.earliest == log.segments[1].base
 
 
+def test_sealed_records_need_no_commit(folder: Folder) -> None:
+    log = folder.open(3)
+    log.append(CommitId("s", 4), b"a")
+    told: list[StoreFailed | None] = []
+    log.seal(told.append)
+    assert (told, log.readable) == ([None], 1)
+    log.append(CommitId("s", 4), b"b")
+    log.flush(told.append)
+    assert (log.readable, log.sealable) == (1, False)
+    log.close()
+    # The store has not made commit 4.
+    log = folder.open(3)
+    assert [frame.payload for frame in log.read(0, 100)] == [b"a"]
+    log.append(CommitId("s", 4), b"c")
+    log.flush(told.append)
+    log.committed(CommitId("s", 4))
+    assert log.sealable
+    log.append(CommitId("s", 5), b"d")
+    log.seal(told.append)
+    log.append(None, b"e")
+    log.flush(told.append)
+    assert log.readable == 4
+    log.close()
+    log = folder.open(4)
+    assert [frame.payload for frame in log.read(0, 100)] == [b"a", b"c", b"d", b"e"]
+    log.close()
+
+
 def test_uncommitted_frames_are_removed_across_segments(folder: Folder) -> None:
     folder.open(segment_size=150)
     for number in range(1, 9):

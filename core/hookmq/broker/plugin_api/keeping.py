@@ -77,7 +77,7 @@ class Keeping(HandleBase):
         state = self._state
         committer = state.committer
         result = self._promise()
-        added, number = committer.added, committer.number
+        added, started = committer.added, committer.started
         recorded: bool | None = None
 
         def turn_ended() -> None:
@@ -87,8 +87,8 @@ class Keeping(HandleBase):
 
         def committed() -> None:
             turn_ended()  # an in-memory store may finish first
-            # The number is unchanged if all records were removed from the batch, so that nothing was written.
-            needed = recorded is True and committer.number != number
+            # The count is unchanged if all records were removed from the batch, so that nothing was written.
+            needed = recorded is True and committer.started != started
             if needed and trace_id and committer.seconds:
                 exemplar = Exemplar(committer.seconds, trace_id, state.runtime.time())
                 committer.durations.exemplify(exemplar)

@@ -9,6 +9,7 @@ from hookmq.hooks.broker_handle import BrokerHandle
 from hookmq.model.errors import PluginError, StoreError
 from hookmq.mqtt.packets import Puback
 from hookmq.plugin import Context, Drop, Message, Plugin, hookimpl
+from hookmq.storage.protocols import StoreFailed
 from hookmq.storage.records import CommitId, DropState, PutMessage, PutState, Record
 from hookmq_testing import DurableStore, Harness, RecordingJournal, SlowStore
 from hookmq_testing.runtime import EPOCH
@@ -412,6 +413,25 @@ def test_when_committed_says_whether_anything_was_written(broker_harness: Make) 
     store.finish()
     harness.settle()
     assert waiter.ends[b"acknowledged"] is False
+
+
+class SealingJournal(RecordingJournal):
+    """A journal that needs no commit of the store for what it alone has."""
+
+    def seal(self, done: Callable[[StoreFailed | None], None]) -> bool:
+        self.flush(self.appended[-1][0], done)
+        return True
+
+
+def test_when_committed_knows_batches_without_the_store(broker_harness: Make) -> None:
+    waiter, journal = Waiter(), SealingJournal(wants=lambda topic: topic == "j")
+    harness = broker_harness([waiter], store=DurableStore(), journals=[journal])
+    pub = harness.connect("pub", session_expiry_interval=0)
+    harness.settle()
+    for topic in ("j", "nobody"):
+        pub.publish(topic, topic.encode(), 1)
+        harness.settle()
+    assert waiter.ends == {b"j": True, b"nobody": False}
 
 
 def test_when_committed_leaves_an_exemplar(broker_harness: Make) -> None:
