@@ -154,6 +154,7 @@ class JournalContract:
         if isinstance(journal, Readable):
             journal.committed(CommitId("s", 4))
         self.append(journal, CommitId("s", 5), b"4")
+        assert isinstance(journal, Sealing)
         self.seal(journal)
         journal = self.reopened(journal, CommitId("s", 4))
         assert self.payloads(journal) == [b"1", b"2", b"3", b"4"]
