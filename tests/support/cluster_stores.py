@@ -100,9 +100,10 @@ class Process:
         return result
 
     def open(self, lane: str) -> LaneState:
-        """Take and open a lane."""
+        """Take and open a lane, with its queues of shared subscriptions."""
         state = self.try_open(lane)
         assert isinstance(state, LaneState), state
+        self.store.add_groups(lane, ())
         return state
 
     def try_commit(self, *records: Record) -> CommitId | StoreFailed:

@@ -250,7 +250,7 @@ class Inbox:
         for message, groups, sessions in frame.items:
             chosen: Callable[[str, bool, int], bool]
             if not sessions:
-                chosen = _nobody
+                chosen = nobody
             elif wanted is not None:
                 chosen = wanted
             else:
@@ -273,6 +273,6 @@ def _everybody(client_id: str, durable: bool, qos: int) -> bool:
     return True
 
 
-def _nobody(client_id: str, durable: bool, qos: int) -> bool:
+def nobody(client_id: str, durable: bool, qos: int) -> bool:
     """Choose no session."""
     return False

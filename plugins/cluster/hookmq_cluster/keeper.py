@@ -9,6 +9,7 @@ from hookmq.plugin import ReasonCode, Runtime, StoreError
 from hookmq.storage_api import StoreFailed
 
 from hookmq_cluster.engine import Engine, Refused, Stored, Unavailable
+from hookmq_cluster.group_queues import GroupQueues
 from hookmq_cluster.inbox import Inbox
 from hookmq_cluster.interest import Interest
 from hookmq_cluster.lane_state import LaneState
@@ -68,6 +69,7 @@ class LaneKeeper:
         self._interest = interest
         self._membership = membership
         self._ask = ask
+        self._groups = GroupQueues(runtime, node, store, interest.local.groups)
         self._taking: set[str] = set()
         """Lanes that this node tries to adopt."""
         self._giving: set[str] = set()
@@ -195,9 +197,11 @@ class LaneKeeper:
 
     def _load(self, lane: str, fence: int, state: LaneState) -> None:
         self.open.add(lane)
+        separate = self._groups.separate(lane)
         count = self._node.adopt(state.loaded(sessions_only=lane != self.home))
         self._interest.lane_adopted(lane, fence)
         self._inbox.open_lane(lane, state.inbox)
+        self._groups.merge(lane, separate)
         self._runtime.log("info", "cluster.lane_opened", lane=lane, sessions=count)
 
     def given(self, lane: str, fence: int) -> None:
@@ -291,6 +295,7 @@ class LaneKeeper:
             done("the lane was lost")
             return
         self._inbox.close_lane(lane)
+        self._groups.stop(lane)
         clients = self._clients(lane)
         self._interest.lane_left(lane)
         self._release(clients, ReasonCode.USE_ANOTHER_SERVER, "the session moves to another node")
@@ -326,6 +331,7 @@ class LaneKeeper:
         self.open.discard(lane)
         self._runtime.log("error", "cluster.lane_lost", lane=lane, reason=reason)
         self._inbox.close_lane(lane)
+        self._groups.stop(lane)
         clients = self._clients(lane)
         self._interest.lane_left(lane)
         self._release(clients, ReasonCode.SERVER_BUSY, "another node has the session")

@@ -49,7 +49,9 @@ class LaneLog:
         self.fence = fence
         self.state = LaneState(lane)
         self.moved = False
-        """Whether frames of other nodes were delivered since the last commit of this lane."""
+        """Whether the next commit needs a frame of this lane, even without records of the core."""
+        self._extra: list[Record] = []
+        """Records of the next frame that do not come from the core."""
         self._engine = engine
         self._subject = names.lane(lane)
         self._own = names.own(lane)
@@ -93,6 +95,11 @@ class LaneLog:
         if size:
             self._delivered.append((sequence, size))
 
+    def append(self, records: Sequence[Record]) -> None:
+        """Add `records` to the end of the next frame."""
+        self._extra += records
+        self.moved = True
+
     def passed(self, sequence: int) -> None:
         """All frames of other nodes below `sequence` are delivered."""
         self._cursor = max(self._cursor, sequence)
@@ -100,7 +107,8 @@ class LaneLog:
     def frame(self, origin: Origin, records: Sequence[Record]) -> LaneFrame:
         """Return a frame with `records`, preceded by old records that must be written again."""
         again = self.state.due(self._last_size)
-        frame = OwnerFrame(origin, self._cursor, (*again, *records))
+        frame = OwnerFrame(origin, self._cursor, (*again, *records, *self._extra))
+        self._extra.clear()
         self.moved = False
         return LaneFrame(frame, self._entries(frame), self.fence)
 

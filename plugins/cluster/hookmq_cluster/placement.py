@@ -1,6 +1,6 @@
 """Which lane each record of a commit belongs to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from hookmq.storage_api import (
     Dequeue,
@@ -81,11 +81,21 @@ class Placement:
         if lane == self.home:
             for owner in log.state.groups:
                 self._groups.pop(owner, None)
-            return
-        home = self._lanes.get(self.home)
-        for owner in log.state.groups:
-            if owner not in self._groups and not (home and home.state.has_queue(owner)):
+
+    def add_groups(self, lane: str, members: Container[str]) -> list[str]:
+        """Serve the queues of shared subscriptions in an adopted lane from there, when the core adopts its sessions.
+
+        Return the owners of the others, which exist on this node already: in another lane, or as shared subscriptions in
+        `members`.
+        """
+        log, home = self._lanes.get(lane), self._lanes.get(self.home)
+        others: list[str] = []
+        for owner in () if log is None or lane == self.home else log.state.groups:
+            if owner in members or owner in self._groups or (home and home.state.has_queue(owner)):
+                others.append(owner)
+            else:
                 self._groups[owner] = lane
+        return others
 
     def remove_lane(self, lane: str) -> None:
         """A lane was closed."""

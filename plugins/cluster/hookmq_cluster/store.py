@@ -5,7 +5,7 @@ messages and of sessions that have ended, and the messages for the lanes of othe
 process still owns the lanes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -150,6 +150,16 @@ class ClusterStore:
         log = self._lanes.get(lane)
         if log is not None:
             log.received(sequence, size)
+
+    def add_groups(self, lane: str, members: Container[str]) -> list[str]:
+        """See `Placement.add_groups`."""
+        return self._placement.add_groups(lane, members)
+
+    def append(self, lane: str, records: Sequence[Record]) -> None:
+        """Add `records` to the next commit, in `lane` wherever they belong otherwise."""
+        log = self._lanes.get(lane)
+        if log is not None:
+            log.append(records)
 
     def passed(self, lane: str, sequence: int) -> None:
         """The inbox has read an own frame of `lane` at `sequence`, and all frames of other nodes before it are delivered.

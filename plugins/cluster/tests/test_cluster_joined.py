@@ -292,6 +292,41 @@ def test_messages_of_a_dead_member_go_to_living_members(three: ClusterWorld) -> 
     assert sorted(int(one) for one in payloads(other)) == list(range(11))
 
 
+@pytest.mark.parametrize("waiting", [0, 1, 9])
+def test_waiting_messages_of_two_nodes_for_a_shared_subscription_are_merged(
+    three: ClusterWorld, waiting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookmq_cluster.group_queues._PAGE", 4)
+    members = [three.connect(name, f"m{name}", session_expiry_interval=3600) for name in "ab"]
+    for member in members:
+        member.subscribe("$share/g/t", 1)
+    three.settle()
+    for member in members:
+        member.disconnect()
+    three.settle()
+    sent: list[bytes] = []
+    for name, count in (("a", waiting), ("b", 9)):
+        publisher = three.connect(name, f"p{name}")
+        for number in range(count):
+            sent.append(b"%s%d" % (name.encode(), number))
+            publisher.publish("t", sent[-1], 1)
+    three.settle()
+    three.kill("c")
+    three.kill("b")
+    three.advance(4 * LEASE)
+    assert three.cluster("a").keeper.open >= {"a", "b"}
+    sent.append(b"later")
+    three.connect("a", "late").publish("t", sent[-1], 1)
+    three.settle()
+    assert three.cluster("a").store.lanes()["b"].groups == []
+    assert len(three.cluster("a").store.lanes()["a"].read("g/g/t", 0, 1000, 1 << 30)) == len(sent)
+    three.kill("a")
+    three.start("a")
+    member = three.connect("a", "ma", session_expiry_interval=3600, clean_start=False)
+    three.settle()
+    assert sorted(payloads(member)) == sorted(sent)
+
+
 def test_a_node_keeps_the_state_of_its_plugins(three: ClusterWorld) -> None:
     three.nodes["b"].handle("cluster").state.put("key", b"value")
     three.settle()

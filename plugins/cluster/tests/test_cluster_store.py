@@ -139,6 +139,25 @@ def test_the_queue_of_a_shared_subscription_in_an_adopted_lane_is_served_there()
     assert process.store.lanes()["n1"].has_queue("g/x/t")
 
 
+def test_a_shared_subscription_with_members_here_stays_in_the_home_lane() -> None:
+    bench = Bench()
+    other = Process(bench, "n2", ["n2"])
+    other.commit(*queued("g/x/t", 1))
+    other.crash()
+    process = Process(bench)
+    assert isinstance(process.try_open("n2"), LaneState)
+    process.commit(*queued("g/x/t", 2))
+    assert process.topics("g/x/t") == ["m2"], "the core has not adopted the lane yet"
+    process.commit(Dequeue("g/x/t", 1))
+    assert process.store.add_groups("n2", {"g/x/t"}) == ["g/x/t"]
+    process.store.append("n2", [Dequeue("g/x/t", 1)])
+    before = len(bench.log.commits)
+    process.commit(*queued("g/x/t", 3, 2))
+    assert len(bench.log.commits) == before + 1
+    assert process.topics("g/x/t") == ["m3"]
+    assert process.store.lanes()["n2"].groups == []
+
+
 def test_a_missing_message_fails_the_store() -> None:
     process = Process(Bench())
     result = process.try_commit(make_entry("c/a", 1, 77))
