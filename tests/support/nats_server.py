@@ -77,6 +77,12 @@ class NatsNode:
         """The address for clients."""
         return f"nats://127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        """The process of the running server."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start the server, without waiting."""
         assert self._process is None

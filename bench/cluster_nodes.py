@@ -1,0 +1,158 @@
+"""The brokers that bench.cluster measures: a single one with storage, a cluster of three, and one with workers.
+
+Every process runs on this machine. A cluster has three NATS servers that write each commit to the disk before they
+answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from . import launch, peers
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
+from nats_server import NatsCluster
+
+NODES = ("a", "b", "c")
+START = 60.0
+"""Seconds until all nodes must have joined the cluster."""
+
+
+class Brokers:
+    """Running brokers. `ports` has the MQTT port of each one, and `pids` the first process of each one and of each NATS
+    server. `folder` has their files, and the log of each broker as NAME.log."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self.ports: dict[str, int] = {}
+        self.pids: dict[str, int] = {}
+        self.nats_port = 0
+        """The port of the first NATS server, or 0."""
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._cpu: dict[int, float] = {}
+
+    def start(self, name: str, plugin: dict[str, Any]) -> None:
+        """Start a broker with one plugin. Blocks until it accepts connections. Raises PeerError."""
+        port = launch.free_port()
+        file = self.folder / f"{name}.yaml"
+        file.write_text(
+            json.dumps(
+                {
+                    "version": 1,
+                    "listeners": [{"name": "tcp", "bind": f"127.0.0.1:{port}"}],
+                    "auth": {"default": "allow"},
+                    "authz": {"default": "allow"},
+                    "session": {"queue_messages": 10_000_000, "queue_bytes": "1GiB"},
+                    "plugins": [plugin],
+                }
+            )
+        )
+        _, program = peers.find("hookmq")
+        output = self.log(name)
+        with output.open("wb") as stream:
+            process = self._processes[name] = subprocess.Popen(
+                [program, "serve", "-c", str(file)],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+            )
+        launch.await_listener(f"broker {name}", process, port, output)
+        self.ports[name] = port
+        self.pids[name] = process.pid
+
+    def log(self, name: str) -> pathlib.Path:
+        """Return the file with the log of a broker."""
+        return self.folder / f"{name}.log"
+
+    def kill(self, name: str) -> None:
+        """Kill a broker at once, with SIGKILL."""
+        self._processes[name].send_signal(signal.SIGKILL)
+        self._processes[name].wait()
+        del self.pids[name]
+
+    def cpu(self) -> dict[str, float]:
+        """Return the CPU seconds that each broker and each NATS server has used, with its child processes."""
+        return {
+            name: sum(map(self._seconds, launch.process_tree(pid)))
+            for name, pid in self.pids.items()
+        }
+
+    def _seconds(self, pid: int) -> float:
+        with contextlib.suppress(OSError):  # a process that has ended counts with its last value
+            self._cpu[pid] = launch.cpu_seconds(pid)
+        return self._cpu.get(pid, 0.0)
+
+    def close(self) -> None:
+        """Stop the brokers that still run."""
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[pathlib.Path]:
+    peers.CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=peers.CACHE, prefix="cluster-") as name:
+        yield pathlib.Path(name)
+
+
+@contextlib.contextmanager
+def single() -> Iterator[Brokers]:
+    """Run one broker, `a`, with the plugin storage."""
+    with _folder() as folder, contextlib.closing(Brokers(folder)) as brokers:
+        brokers.start("a", {"use": "storage", "config": {"path": "data"}})
+        yield brokers
+
+
+@contextlib.contextmanager
+def workers(count: int) -> Iterator[Brokers]:
+    """Run one broker, `a`, with `count` workers and the nats-server that they share."""
+    config = {"workers": count, "folder": "nats", "replicas": 1, "allow_single_replica": True}
+    with _folder() as folder, contextlib.closing(Brokers(folder)) as brokers:
+        brokers.start("a", {"use": "cluster", "config": config})
+        yield brokers
+
+
+@contextlib.contextmanager
+def cluster(lease: float = 15.0) -> Iterator[Brokers]:
+    """Run three brokers and three NATS servers. Blocks until all of them are one cluster. Raises PeerError."""
+    nats = NatsCluster(3)
+    try:
+        nats.start()
+        with _folder() as folder, contextlib.closing(Brokers(folder)) as brokers:
+            brokers.nats_port = nats.nodes[0].port
+            for node in nats.nodes:
+                brokers.pids[node.name] = node.pid
+            for name in NODES:
+                config = {"servers": list(nats.urls), "node": name, "lease": lease}
+                brokers.start(name, {"use": "cluster", "config": config})
+            _await_members(brokers)
+            yield brokers
+    finally:
+        nats.close()
+
+
+def _await_members(brokers: Brokers) -> None:
+    """Block until each node has joined."""
+    deadline = time.monotonic() + START
+    for name in NODES:
+        while not re.search(r"cluster\.joined", brokers.log(name).read_text()):
+            if time.monotonic() > deadline:
+                raise peers.PeerError(f"node {name} has not joined the cluster after {START:g} s")
+            time.sleep(0.02)  # between two looks at its log
