@@ -305,6 +305,9 @@ def main() -> int:
     tables: list[str] = []
     void: dict[str, str] = {}
     try:
+        peer, program = peers.find("hookmq")
+        before = machine["load_average"][0]
+        tables.append(f"HookMQ {peer.version(program)}; load average before {before:.2f}")
         if options.rows:
             runs, void = compare(options.rows, options.runs, options.seconds, options.clients)
             tables.append(table(options.rows, runs, void))
