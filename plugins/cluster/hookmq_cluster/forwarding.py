@@ -12,7 +12,7 @@ from hookmq.plugin import Message, Runtime
 from hookmq.storage_api import CommitId, StoreFailed, group_owner
 
 from hookmq_cluster.engine import Entry
-from hookmq_cluster.frames import MessageItem, Origin, PeerFrame, encode_peer
+from hookmq_cluster.frames import MessageItem, Origin, PeerFrame, encode_peer, make_item
 from hookmq_cluster.interest import Interest
 from hookmq_cluster.link import Link
 from hookmq_cluster.links import Links
@@ -99,7 +99,7 @@ class Forwarding:
             plan = route.plan = self._plan(route)
         if plan.groups:
             return self._forward_groups(message, plan)
-        item = MessageItem(message, _NO_GROUPS, True)
+        item = make_item((message, _NO_GROUPS, True))
         waits = False
         if not message.qos:
             for node in plan.everyone:

@@ -7,6 +7,7 @@ after the other.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from hookmq.plugin import Message
@@ -40,6 +41,7 @@ __all__ = [
     "encode_peer",
     "encode_value",
     "is_owner_frame",
+    "make_item",
 ]
 
 VERSION: Final = 1
@@ -93,6 +95,13 @@ class MessageItem(NamedTuple):
     message: Message
     groups: tuple[str, ...]
     sessions: bool
+
+
+# A message takes half a microsecond less without the constructor of a NamedTuple.
+make_item: Final[Callable[[tuple[Message, tuple[str, ...], bool]], MessageItem]] = partial(
+    tuple.__new__, MessageItem
+)
+"""Return the `MessageItem` with the fields in a tuple."""
 
 
 class PeerFrame(NamedTuple):
@@ -219,6 +228,7 @@ class Frames:
             )
 
 
+_ITEM: Final = "expected message, groups, sessions"
 _NAMES: Final = ("kind", "node", "boot", "number", "part", "parts", "body")
 _TYPES: Final = (int, str, str, int, int, int, bytes)
 
@@ -261,19 +271,17 @@ def _peer(origin: Origin, body: bytes) -> PeerFrame:
     if type(value) is not tuple:
         raise FrameError("expected messages")
     items: list[MessageItem] = []
-    for item in value:
-        if type(item) is not tuple or tuple(map(type, item)) != (tuple, tuple, bool):
-            raise FrameError(
-                f"message {len(items) + 1} of {len(value)}: expected message, groups, sessions"
-            )
-        try:
-            message = decode_message(item[0])
-        except FrameError as error:
-            raise FrameError(f"message {len(items) + 1} of {len(value)}: {error}") from error
-        for group in item[1]:
-            if type(group) is not str:
-                raise FrameError(
-                    f"message {len(items) + 1} of {len(value)}: a group is not a string"
-                )
-        items.append(MessageItem(message, item[1], item[2]))
+    try:
+        for item in value:
+            if type(item) is not tuple or len(item) != 3:
+                raise FrameError(_ITEM)
+            fields, groups, sessions = item
+            if type(groups) is not tuple or type(sessions) is not bool:
+                raise FrameError(_ITEM)
+            for group in groups:
+                if type(group) is not str:
+                    raise FrameError("a group is not a string")
+            items.append(make_item((decode_message(fields), groups, sessions)))
+    except FrameError as error:
+        raise FrameError(f"message {len(items) + 1} of {len(value)}: {error}") from error
     return PeerFrame(origin, tuple(items))

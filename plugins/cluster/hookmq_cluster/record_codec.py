@@ -146,9 +146,23 @@ def encode_message(message: Message) -> Fields:
 def decode_message(fields: Any) -> Message:
     """Return the message in a tuple that `encode_message` made and msgpack decoded. Raises FrameError if it is
     damaged."""
-    if not _MESSAGE.fits(fields):
+    try:
+        topic, payload, flags, section, sender, origin, received_at, expires_at = fields
+    except (TypeError, ValueError):
+        raise _MESSAGE.wrong(fields) from None
+    # These tests take half the time of `_Shape.fits`. Every forwarded message passes through here.
+    if not (
+        type(fields) is tuple
+        and type(topic) is str
+        and type(payload) is bytes
+        and type(flags) is int
+        and (section is None or type(section) is bytes)
+        and (sender is None or type(sender) is str)
+        and type(origin) is str
+        and (type(received_at) is float or type(received_at) is int)
+        and (expires_at is None or type(expires_at) is float or type(expires_at) is int)
+    ):
         raise _MESSAGE.wrong(fields)
-    topic, payload, flags, section, sender, origin, received_at, expires_at = fields
     if not topic:
         raise _invalid("message", "topic", topic)
     if not 0 <= flags <= 6 or flags == 3:
