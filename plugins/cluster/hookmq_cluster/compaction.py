@@ -58,7 +58,15 @@ class Frame:
 class LogAge:
     """The ages of all live objects of one lane."""
 
-    __slots__ = ("_current", "_frames", "_sizes", "live_bytes", "log_bytes")
+    __slots__ = (
+        "_current",
+        "_frames",
+        "_needed",
+        "_needed_bytes",
+        "_sizes",
+        "live_bytes",
+        "log_bytes",
+    )
 
     def __init__(self) -> None:
         self.live_bytes = 0
@@ -69,6 +77,9 @@ class LogAge:
         """The frames that may have live objects."""
         self._sizes: deque[tuple[int, int]] = deque()
         """Sequence and size of everything in the log."""
+        self._needed: deque[tuple[int, int]] = deque()
+        """The same from the oldest live object on. `_needed_bytes` is the sum of the sizes."""
+        self._needed_bytes = 0
         self._current = Frame(0)
 
     def begin(self, sequence: int, size: int) -> None:
@@ -78,8 +89,11 @@ class LogAge:
 
     def grow(self, sequence: int, size: int) -> None:
         """Account for `size` bytes at `sequence` that have no objects."""
+        one = (sequence, size)
         self.log_bytes += size
-        self._sizes.append((sequence, size))
+        self._sizes.append(one)
+        self._needed_bytes += size
+        self._needed.append(one)
 
     def put(self, kept: Kept, record: Record, weight: int) -> None:
         """The current frame has `record`, the full record of `kept`. `weight` is its `weight_of`."""
@@ -117,7 +131,12 @@ class LogAge:
     def due(self, size: int, inbox: int) -> list[Record]:
         """Return the records to write again together with a commit of `size` bytes. Frames of other nodes above the
         sequence `inbox` cannot be deleted."""
-        if self.log_bytes <= SHARE * self.live_bytes + SLACK or self.oldest > inbox:
+        oldest = self.oldest
+        # A trim can take long. Objects written again because of what it is about to delete would only add to the log.
+        needed = self._needed
+        while needed and needed[0][0] < oldest:
+            self._needed_bytes -= needed.popleft()[1]
+        if self._needed_bytes <= SHARE * self.live_bytes + SLACK or oldest > inbox:
             return []
         wanted = max(LEAST, min(MOST, int(RATE * size)))
         return self.take(wanted, wanted)

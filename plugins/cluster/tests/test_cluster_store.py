@@ -624,6 +624,25 @@ def test_a_lane_whose_inbox_lags_is_not_trimmed(monkeypatch: pytest.MonkeyPatch)
     assert sum(len(one.data) for one in stored) < 100_000, "nothing is written again in vain"
 
 
+def test_nothing_is_written_again_while_a_trim_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "SLACK", 5_000)
+    monkeypatch.setattr(compaction, "TRIM", 1_000)
+    bench = Bench()
+    process = Process(bench)
+    trims: list[int] = []
+    monkeypatch.setattr(
+        process.engine, "trim", lambda _subject, before, _done: trims.append(before)
+    )
+    inbox = Inbox(process)
+    for number in range(10, 60):
+        records = queued("c/b", number, number, payload=bytes(1000))
+        process.commit(*records, Dequeue("c/b", number - 4))
+        inbox.deliver()
+    assert len(trims) == 1
+    stored = bench.log.messages([NAMES.lane("n1")])
+    assert sum(len(one.data) for one in stored) < 50 * 1200
+
+
 # queues --------------------------------------------------------------------------------------------------------------
 
 
