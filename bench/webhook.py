@@ -5,8 +5,10 @@ take turns. A *live* service responds immediately, a *dead* service's port is cl
 connections but never responds.
 
 Events: clients publish at a fixed rate, or as fast as possible. A broker with a webhook sends a signed event for each
-message to an aiohttp service. The table shows the CPU time for each event: of the broker, in addition to a broker
-without a webhook, and of the sending process.
+message to an aiohttp service. The table shows the CPU time for each event in each process of the broker: the broker
+itself, the storage process and the sending process. The same messages also go to a broker without a webhook, and to a
+broker that stores each message for a durable session, because the outbox makes each PUBLISH durable too. The three
+brokers take turns. The service and the clients are not counted.
 
 Cost: the CPU time that an in-memory broker needs for a PUBLISH. With the webhook, this includes packing and queueing
 the event and passing it to a service that accepts everything.
@@ -271,23 +273,47 @@ def _wait(done: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+PARTS = {"hookmq_storage.writer": "storage", "hookmq_webhook.child": "sender"}
+"""The processes of a broker other than the first, by module."""
+ALTERNATIONS = 4
+
+
 class Spent(NamedTuple):
-    """CPU microseconds for each event, and events per second from the first PUBLISH to the last request."""
+    """CPU microseconds for each publish, by process."""
 
-    broker: float
-    sender: float
-    rate: float
+    broker: float = 0.0
+    storage: float = 0.0
+    sender: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.broker + self.storage + self.sender
 
 
-def spent(hook: dict[str, Any] | None, per_second: float, count: int) -> Spent:
-    """Publish `count` messages, and measure until the service has received them all."""
-    with ExitStack() as stack:
-        port, received = stack.enter_context(receiver())
+def _part(pid: int) -> str:
+    """Return which field of `Spent` counts a process."""
+    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return next((PARTS[word] for word in words if word in PARTS), "broker")
+
+
+class Side:
+    """One broker, the clients that publish to it, and the CPU time that it has used for their publishes.
+
+    With `hook`, each publish becomes an event. With `durable`, each is stored for a session that is offline. Otherwise,
+    the broker acknowledges publishes without storing them.
+    """
+
+    def __init__(
+        self, stack: ExitStack, hook: dict[str, Any] | None = None, durable: bool = False
+    ) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         plugins: list[dict[str, Any]] = [
             {"use": "storage", "config": {"path": str(folder / "data")}}
         ]
+        self._received: Callable[[], int] | None = None
+        self._expected = 0
         if hook is not None:
+            port, self._received = stack.enter_context(receiver())
             config = {
                 "url": f"http://127.0.0.1:{port}/", "events": ["message.published"], "drain": 0, "concurrency": 16,
                 "sign": {"secret": "whsec_" + "A" * 32}, "outbox": {"path": str(folder / "outbox")}, **hook,
@@ -297,23 +323,63 @@ def spent(hook: dict[str, Any] | None, per_second: float, count: int) -> Spent:
             "auth": {"default": "allow"}, "authz": {"default": "allow"}, "log": {"level": "error"}, "plugins": plugins,
         }  # fmt: skip
         running = stack.enter_context(launch.hookmq(folder, **settings))
-        load = Load(running.port)
-        stack.callback(load.close)
-        warm = 200 if hook is not None else 0
-        load.run(200, 0)
-        _wait(lambda: received() >= warm)
-        time.sleep(1.5)  # the position is saved, and everything is idle
-        pids = running.pids()
-        before = {pid: launch.cpu_seconds(pid) for pid in pids}
+        if durable:
+            _leave_session(running.port)
+        self._load = Load(running.port)
+        stack.callback(self._load.close)
+        self._pids = {pid: _part(pid) for pid in running.pids()}
+        self._used = dict.fromkeys(Spent._fields, 0.0)
+        self._published = 0
+        self.seconds = 0.0
+        """Seconds from the first PUBLISH to the last request."""
+        self._run(200, 0)  # a warm-up
+
+    def _run(self, count: int, per_second: float) -> None:
+        self._load.run(count, per_second)
+        received = self._received
+        if received is not None:
+            self._expected += count
+            _wait(lambda: received() >= self._expected)
+
+    def publish(self, count: int, per_second: float) -> None:
+        """Publish `count` messages, wait until the service has received them all, and add the CPU time."""
+        before = {pid: launch.cpu_seconds(pid) for pid in self._pids}
         began = time.perf_counter()
-        load.run(count, per_second)
-        if hook is not None:
-            _wait(lambda: received() >= warm + count)
-        seconds = time.perf_counter() - began
+        self._run(count, per_second)
+        self.seconds += time.perf_counter() - began
         if per_second:
             time.sleep(1.0)  # the last save of the position counts
-        used = [(launch.cpu_seconds(pid) - before[pid]) / count * 1e6 for pid in pids]
-        return Spent(used[0], sum(used[1:]), count / seconds)
+        for pid, part in self._pids.items():
+            self._used[part] += launch.cpu_seconds(pid) - before[pid]
+        self._published += count
+
+    @property
+    def spent(self) -> Spent:
+        """The CPU time so far."""
+        return Spent(**{part: used / self._published * 1e6 for part, used in self._used.items()})
+
+
+def _leave_session(port: int) -> None:
+    """Leave a durable session that is subscribed to the topic of `Load`."""
+    with closing(socket.create_connection(("127.0.0.1", port))) as client:
+        client.sendall(b"\x10\x10\x00\x04MQTT\x04\x00\x00\x00\x00\x04kept")
+        assert client.recv(4) == b"\x20\x02\x00\x00"
+        client.sendall(b"\x82\x09\x00\x01\x00\x04a/bc\x01")
+        assert client.recv(5) == b"\x90\x03\x00\x01\x01"
+
+
+def compare(hook: dict[str, Any], per_second: float, count: int) -> tuple[list[Spent], float]:
+    """Publish to three brokers in turns: without a webhook, with a durable session, and with a webhook. Return what each
+    spent, and the events per second with the webhook.
+    """
+    with ExitStack() as stack:
+        sides = [Side(stack), Side(stack, durable=True), Side(stack, hook)]
+        time.sleep(1.5)  # the position is saved, and everything is idle
+        share = max(1, count // ALTERNATIONS)
+        for _ in range(ALTERNATIONS):
+            for side in sides:
+                side.publish(share, per_second)
+        return [side.spent for side in sides], share * ALTERNATIONS / sides[2].seconds
 
 
 async def bare(port: int, count: int, at_a_time: int = 16) -> float:
@@ -340,25 +406,28 @@ async def bare(port: int, count: int, at_a_time: int = 16) -> float:
 
 
 def events(count: int) -> None:
-    """Print the CPU time of the broker and the sending process for each event."""
-    print(f"{'events':28} {'broker us':>10} {'sender us':>10} {'total us':>10} {'events/s':>10}")
+    """Print the CPU time of each process of the broker for each event."""
+    heads = ("plain", "durable", "broker", "storage", "sender", "- plain", "- durable", "events/s")
+    print(f"{'CPU us for each event':28}", *(f"{head:>9}" for head in heads))
     batch = {"envelope": "batch", "batch": {"count": 100, "linger": 0.05}}
     rows: list[tuple[str, dict[str, Any], float, int]] = [
         ("10 a second", {}, 10, min(count, 100)),
         ("100 a second", {}, 100, min(count, 1000)),
         ("1000 a second", {}, 1000, min(count, 5000)),
-        ("as fast as possible", {}, 0, count),
-        ("as fast, batches of 100", batch, 0, count * 2),
+        ("as fast as possible", {}, 0, count * 4),
+        ("as fast, batches of 100", batch, 0, count * 8),
     ]
     for name, hook, per_second, number in rows:
-        plain = spent(None, per_second, number)
-        found = spent(hook, per_second, number)
-        extra = found.broker - plain.broker
-        print(
-            f"{name:28} {extra:10.0f} {found.sender:10.0f} {extra + found.sender:10.0f} {found.rate:10.0f}",
-            flush=True,
-        )
-    print("broker: in addition to a broker without webhook, at the same rate")
+        (plain, durable, found), rate = compare(hook, per_second, number)
+        values = (
+            plain.total, durable.total, *found, found.total - plain.total, found.total - durable.total, rate,
+        )  # fmt: skip
+        print(f"{name:28}", *(f"{value:9.0f}" for value in values), flush=True)
+    print(
+        "plain, durable: a broker without webhook; with a durable session that stores each message"
+    )
+    print("broker, storage, sender: the processes of the broker with the webhook")
+    print("- plain, - durable: all three, minus the other broker")
     with services() as ports:
         print(
             f"aiohttp's client alone: {asyncio.run(bare(ports['live'], count)):.0f} us for each POST"
