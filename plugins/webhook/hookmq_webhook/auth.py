@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
 
-import aiohttp
-from hookmq_toolkit.http_client import AnswerTooLarge, read_body
 from yarl import URL
 
 from hookmq_webhook.config import AuthConfig, OAuth2Config
@@ -29,12 +27,14 @@ class Unauthorized(Exception):
 Fetch = Callable[[str, Mapping[str, str], bytes], Awaitable[tuple[int, bytes]]]
 """Send a POST request with a URL, headers and body, and return the response's status and body.
 
-Raises OSError, and the same errors as aiohttp.
+Raises OSError, and the errors of the HTTP client.
 """
+Post = Callable[[URL, Mapping[str, str], bytes, int], Awaitable[tuple[int, bytes | None]]]
+"""Send a POST request like `Fetch`. The body is None if it is longer than the last argument, in bytes."""
 
 
-def fetch_token(session: Callable[[], aiohttp.ClientSession], destinations: Destinations) -> Fetch:
-    """Return a `Fetch` that uses `session` and checks the destination.
+def fetch_token(post: Post, destinations: Destinations) -> Fetch:
+    """Return a `Fetch` that uses `post` and checks the destination.
 
     The returned function also raises Refused and Unauthorized.
     """
@@ -42,13 +42,10 @@ def fetch_token(session: Callable[[], aiohttp.ClientSession], destinations: Dest
     async def fetch(url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         target = URL(url)
         destinations.check_host(target.host or "")
-        async with session().post(
-            target, headers=headers, data=body, allow_redirects=False
-        ) as response:
-            try:
-                return response.status, await read_body(response, MAX_ANSWER)
-            except AnswerTooLarge:
-                raise Unauthorized("the answer of the token service is too large") from None
+        status, answer = await post(target, headers, body, MAX_ANSWER)
+        if answer is None:
+            raise Unauthorized("the answer of the token service is too large")
+        return status, answer
 
     return fetch
 

@@ -305,6 +305,12 @@ class WebhookConfig:
     process: bool = setting(
         True, "send requests from a separate process, outside the broker's event loop"
     )
+    wake_interval: Seconds = setting(
+        0.1,
+        "how often that process learns about new events, if they keep coming",
+        minimum=0.001,
+        maximum=10,
+    )
 
     def __post_init__(self) -> None:
         if not self.events:

@@ -24,7 +24,7 @@ from hookmq_webhook.requests import request_maker
 from hookmq_webhook.sender import Sender
 from hookmq_webhook.spans import Traced
 
-REPORT_EVERY: Final = 0.2
+REPORT_EVERY: Final = 0.5
 """Seconds between two reports to the broker, if anything changes."""
 HURRY: Final = 0.01
 """The same while the outbox is nearly full."""

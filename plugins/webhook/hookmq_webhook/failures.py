@@ -6,13 +6,14 @@ as in ``status 503``.
 
 from typing import Final
 
-import aiohttp
 from hookmq_toolkit.network_errors import TIMEOUT, network_reason, reason_word
 from hookmq_toolkit.network_errors import WORDS as NETWORK
 
 from hookmq_webhook.auth import Unauthorized
 from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.destinations import Refused
+from hookmq_webhook.http_client import ConnectTimeout
+from hookmq_webhook.http_connection import ExchangeFailed
 
 STATUS: Final = "status"
 REDIRECT: Final = "too many redirects"
@@ -27,12 +28,11 @@ def failure(error: BaseException, config: WebhookConfig) -> str:
     """Return why a request failed. The text never contains the request, the response or a token."""
     if isinstance(error, Unauthorized):
         return f"{TOKEN}: {error}"
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, Refused):
-            return f"{DESTINATION}: {cause}"
-        cause = cause.__cause__ or getattr(cause, "os_error", None)
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
+    if isinstance(error, Refused):
+        return f"{DESTINATION}: {error}"
+    if isinstance(error, ExchangeFailed):
+        return str(error)
+    if isinstance(error, ConnectTimeout):
         return f"{TIMEOUT}: no connection within {config.connect_timeout:g} s"
     reason = network_reason(error)
     if reason == TIMEOUT and isinstance(error, TimeoutError):

@@ -1,11 +1,12 @@
 """Send requests to a filtering service, with credentials and checked destinations."""
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from hookmq_toolkit.breaker import Breaker
 from hookmq_toolkit.http_client import (
+    AnswerTooLarge,
     HttpAnswer,
     HttpLimits,
     HttpRequest,
@@ -13,6 +14,7 @@ from hookmq_toolkit.http_client import (
     RequestFailed,
     Unavailable,
     open_session,
+    read_body,
     send,
 )
 from yarl import URL
@@ -51,8 +53,20 @@ class FilterService(HttpService):
         breaker = Breaker(config.breaker_failures, config.breaker_pause, now)
         super().__init__(session, limits, breaker, now)
         self._credentials = Credentials(
-            config.auth, fetch_token(lambda: session, self._destinations), now
+            config.auth, fetch_token(self._post, self._destinations), now
         )
+
+    async def _post(
+        self, url: URL, headers: Mapping[str, str], body: bytes, limit: int
+    ) -> tuple[int, bytes | None]:
+        """Implement `hookmq_webhook.auth.Post`."""
+        async with self.session.post(
+            url, headers=headers, data=body, allow_redirects=False
+        ) as response:
+            try:
+                return response.status, await read_body(response, limit)
+            except AnswerTooLarge:
+                return response.status, None
 
     async def exchange(self, request: HttpRequest) -> HttpAnswer:
         """Send the request with credentials, and resend it once if a reused connection was closed.

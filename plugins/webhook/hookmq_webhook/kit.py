@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import aiohttp
 from aiohttp import web
 from hookmq.plugin import BindError, ConfigError, HookMQError
 from hookmq_toolkit.files import write_secret
@@ -30,6 +29,7 @@ from hookmq_webhook_receiver.keys import parse_key
 from hookmq_webhook.catalog import CATALOG
 from hookmq_webhook.dispatch import Verdict
 from hookmq_webhook.filters import select
+from hookmq_webhook.http_connection import Response
 from hookmq_webhook.instances import instance_of
 from hookmq_webhook.plugin import WebhookPlugin
 from hookmq_webhook.queues import Numbered
@@ -51,17 +51,12 @@ class Probe(Sender):
     status = 0
     words = ""
 
-    async def _skim(self, response: aiohttp.ClientResponse) -> None:
+    def count(self, response: Response) -> None:
+        """Count and remember a response."""
+        super().count(response)
         self.status = response.status
-        read = b""
-        while len(read) <= ANSWER:
-            more = await response.content.read(ANSWER + 1 - len(read))
-            if not more:
-                break
-            read += more
-        text = read[:ANSWER].decode("utf-8", "replace")
-        self.words = text + ("..." if len(read) > ANSWER else "")
-        response.close()
+        text = response.body[:ANSWER].decode("utf-8", "replace")
+        self.words = text + ("..." if len(response.body) > ANSWER else "")
 
 
 def run_test(arguments: argparse.Namespace) -> int:

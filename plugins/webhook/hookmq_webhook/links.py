@@ -17,8 +17,6 @@ from hookmq_webhook.queues import MemoryQueue, Numbered, packed, unpacked
 from hookmq_webhook.sender import Sender
 from hookmq_webhook.spans import Traced
 
-WAKE_EVERY: Final = 0.02
-"""Seconds between two messages that tell the process about new events."""
 REPLY: Final = 10.0
 """Seconds that the process may take for an operator's request."""
 _BACKLOG: Final = 1 << 16
@@ -246,7 +244,7 @@ class RemoteLink:
 
     def wake(self) -> None:
         if self._timer is None:
-            wait = self._told_at + WAKE_EVERY - self._runtime.now()
+            wait = self._told_at + self._config.wake_interval - self._runtime.now()
             if wait <= 0:
                 self._tell()
             else:

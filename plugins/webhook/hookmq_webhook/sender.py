@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import aiohttp
-from hookmq_toolkit.http_client import open_session
+from aiohttp.resolver import ThreadedResolver
 from hookmq_toolkit.templates import Template
 from hookmq_toolkit.tls_client import client_context
 from yarl import URL
 
 from hookmq_webhook.auth import Credentials, Unauthorized, fetch_token
-from hookmq_webhook.config import ProxyConfig, WebhookConfig
+from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.destinations import CheckedResolver, Destinations
 from hookmq_webhook.dispatch import Answer, Verdict
 from hookmq_webhook.failures import REDIRECT, STATUS, UNSENDABLE, failure
+from hookmq_webhook.http_client import HttpClient, system_context
+from hookmq_webhook.http_connection import ExchangeFailed, Response
 from hookmq_webhook.placeholders import Unsendable, filled_header, filled_url, values_of
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.requests import Requests
@@ -64,40 +65,45 @@ class Sender:
         if not any(one.names for one in templates):
             self._fixed = self._filled(str)
         self._credentials: Credentials | None = None
-        self._context = client_context(config.tls) if config.tls is not None else None
-        self._session: aiohttp.ClientSession | None = None
+        self._context = client_context(config.tls) if config.tls is not None else system_context()
+        self._client: HttpClient | None = None
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
+    def _open(self) -> HttpClient:
+        if self._client is None:
             config = self.config
-            proxy = config.proxy
-            timeout = aiohttp.ClientTimeout(
-                total=config.timeout, sock_connect=config.connect_timeout
-            )
-            self._session = open_session(
+            # A proxy looks up the addresses itself, and its own address comes from the configuration.
+            resolver = ThreadedResolver()
+            self._client = HttpClient(
                 AGENT,
-                config.concurrency + 1,  # one for tokens
-                tls=self._context,
-                timeout=timeout,
-                resolver=CheckedResolver(self._destinations) if proxy is None else None,
-                proxy=_proxy_url(proxy),
+                CheckedResolver(self._destinations, resolver) if config.proxy is None else resolver,
+                self._context,
+                config.timeout,
+                config.connect_timeout,
+                config.proxy,
             )
-            fetch = fetch_token(self._open, self._destinations)
+            fetch = fetch_token(self._post, self._destinations)
             self._credentials = Credentials(config.auth, fetch, self._now)
-        return self._session
+        return self._client
+
+    async def _post(
+        self, url: URL, headers: Mapping[str, str], body: bytes, limit: int
+    ) -> tuple[int, bytes | None]:
+        """Implement `hookmq_webhook.auth.Post`."""
+        response = await self._open().request("POST", url, headers, body, limit)
+        return response.status, response.body if response.whole else None
 
     async def close(self) -> None:
         """Close all connections."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
     async def send(self, events: Sequence[Numbered]) -> Answer:
         """Send one request with `events`, and return the result. Raises only CancelledError."""
         try:
             return await self._send(events)
-        # ValueError: a host name or a response that aiohttp cannot parse
-        except (aiohttp.ClientError, OSError, Unauthorized, ValueError) as error:
+        # ValueError: a host name that cannot be encoded, or a value that a header cannot contain
+        except (ExchangeFailed, OSError, Unauthorized, ValueError) as error:
             return Answer(Verdict.AGAIN, failure(error, self.config))
 
     async def _send(self, events: Sequence[Numbered]) -> Answer:
@@ -108,7 +114,7 @@ class Sender:
             reason = str(error) if isinstance(error, Unsendable) else type(error).__name__
             return Answer(Verdict.REFUSED, f"{UNSENDABLE}: {reason}")
         config = self.config
-        session = self._open()
+        client = self._open()
         assert self._credentials is not None
         authorization = await self._credentials.header()
         self.sent += 1
@@ -123,21 +129,24 @@ class Sender:
             )  # configured headers may contain keys
             if authorization and trusted:
                 sent = sent | {"Authorization": authorization}
-            async with session.request(
-                config.method.upper(), url, headers=sent, data=body, allow_redirects=False
-            ) as response:
-                status = response.status
-                self.statuses[status] = self.statuses.get(status, 0) + 1
-                await self._skim(response)
-                if status in _MOVED and config.redirects:
-                    moved = _moved(url, response.headers.get("Location", ""))
-                    if moved is not None:
-                        url = moved
-                        continue
-                if status == 401:
-                    self._credentials.refused(authorization)
-                return self._meaning(status, response.headers)
+            response = await client.request(
+                config.method.upper(), url, sent, body, config.max_answer
+            )
+            self.count(response)
+            status = response.status
+            if status in _MOVED and config.redirects:
+                moved = _moved(url, response.headers.get("location", ""))
+                if moved is not None:
+                    url = moved
+                    continue
+            if status == 401:
+                self._credentials.refused(authorization)
+            return self._meaning(status, response.headers)
         return Answer(Verdict.AGAIN, f"{REDIRECT}: more than {config.redirects}")
+
+    def count(self, response: Response) -> None:
+        """Count a response."""
+        self.statuses[response.status] = self.statuses.get(response.status, 0) + 1
 
     def _request(
         self, events: Sequence[Numbered]
@@ -162,29 +171,13 @@ class Sender:
     def _meaning(self, status: int, headers: Mapping[str, str]) -> Answer:
         if 200 <= status < 300:
             return Answer(Verdict.ARRIVED)
-        after = retry_after(headers.get("Retry-After"), self._wall()) if status in _AFTER else None
+        after = retry_after(headers.get("retry-after"), self._wall()) if status in _AFTER else None
         verdict = Verdict.AGAIN
         if status in self._refused:
             verdict = Verdict.REFUSED
         elif status in self._gone:
             verdict = Verdict.GONE
         return Answer(verdict, f"{STATUS} {status}", after)
-
-    async def _skim(self, response: aiohttp.ClientResponse) -> None:
-        """Read and discard a response of up to `max_answer` bytes, so that the connection can be reused."""
-        left = self.config.max_answer
-        async for chunk in response.content.iter_any():
-            left -= len(chunk)
-            if left < 0:
-                response.close()
-                return
-
-
-def _proxy_url(proxy: ProxyConfig | None) -> URL | None:
-    """Return the URL of the proxy with its credentials, as aiohttp expects them."""
-    if proxy is None:
-        return None
-    return URL(proxy.url).with_user(proxy.username).with_password(proxy.password)
 
 
 def _moved(url: URL, location: str) -> URL | None:

@@ -752,10 +752,10 @@ async def test_an_error_of_the_client_library_is_tried_again(
 ) -> None:
     one = sender(url="http://some.example/in")
 
-    def wrong(*args: Any, **more: Any) -> Any:
+    async def wrong(*args: Any, **more: Any) -> Any:
         raise UnicodeError("label too long")
 
-    monkeypatch.setattr("aiohttp.ClientSession.request", wrong)
+    monkeypatch.setattr(CheckedResolver, "resolve", wrong)
     answer = await one.send([event()])
     assert answer == Answer(Verdict.AGAIN, "other: UnicodeError")
 
