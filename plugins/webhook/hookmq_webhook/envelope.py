@@ -5,7 +5,6 @@ cannot break the headers or the JSON. A payload that is valid JSON is copied byt
 as text or base64.
 """
 
-import base64
 import hashlib
 import json
 import math
@@ -14,11 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from hookmq_webhook.bodies import Body
 from hookmq_webhook.catalog import CATALOG, SCHEMAS
 from hookmq_webhook.events import Event
+from hookmq_webhook.payloads import (
+    JSON,
+    NOTHING,
+    PayloadAs,
+    Shown,
+    dump,
+    is_json_type,
+    payload_value,
+    reads_as_json,
+    show,
+)
 from hookmq_webhook.queues import Numbered
 
 Mode = Literal["structured", "binary", "batch", "plain"]
@@ -26,19 +36,11 @@ Mode = Literal["structured", "binary", "batch", "plain"]
 
 ``structured`` and ``binary`` contain one event, and ``batch`` a list of events. ``plain`` may contain either.
 """
-PayloadAs = Literal["auto", "json", "text", "base64", "none"]
 Content = Literal["event", "payload"]
-Encode = Callable[[Sequence[Numbered]], tuple[dict[str, str], bytes]]
 
 MAX_HEADER: Final = 4096
 """Maximum length of a ``ce-`` header in characters. Longer values are omitted, because servers refuse them."""
-DEPTH: Final = 64
-"""Maximum nesting of arrays and objects. Deeper payloads are sent as text, because JSON parsers have limits."""
-_DIGITS: Final = 300
-_JSON: Final = "application/json"
 _MEDIA: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+( *;[ -~]*)?")
-_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
-_ALONE: Final = re.compile(r"[\ud800-\udfff]")
 _TEXTUAL: Final = re.compile(r"[^ -~]|[\"%]| ")
 
 
@@ -79,13 +81,13 @@ def encode(envelope: Envelope, events: Sequence[Numbered]) -> tuple[dict[str, st
         parts = [_structured(envelope, one)[0] for one in events]
         return {"Content-Type": "application/cloudevents-batch+json"}, _array(parts)
     if mode == "plain" and envelope.several:
-        return {"Content-Type": _JSON}, _array([_plain(envelope, one) for one in events])
+        return {"Content-Type": JSON}, _array([_plain(envelope, one) for one in events])
     if len(events) != 1:
         raise ValueError(f"{len(events)} events in one request of the envelope {mode}")
     [one] = events
     headers: dict[str, str]
     if mode == "plain":
-        headers, body = {"Content-Type": _JSON}, _plain(envelope, one)
+        headers, body = {"Content-Type": JSON}, _plain(envelope, one)
     elif mode == "structured":
         body, _ = _structured(envelope, one)
         headers = {"Content-Type": "application/cloudevents+json"}
@@ -185,8 +187,8 @@ def _dataschema(envelope: Envelope, event: Event) -> str:
 def _structured(envelope: Envelope, one: Numbered) -> tuple[bytes, str]:
     made = _attributes(envelope, one)
     if not _is_payload(envelope, one.event):
-        made["datacontenttype"] = _JSON
-        return _joined(made, {"data": data_of(envelope, one.event)}), _JSON
+        made["datacontenttype"] = JSON
+        return _joined(made, {"data": data_of(envelope, one.event)}), JSON
     shown, kind = _alone(envelope, one.event)
     made |= _extensions(envelope, one.event)
     raw: dict[str, bytes] = {}
@@ -207,7 +209,7 @@ def _binary(envelope: Envelope, one: Numbered) -> tuple[dict[str, str], bytes]:
             headers["Content-Type"] = kind
     else:
         body = data_of(envelope, one.event)
-        headers["Content-Type"] = _JSON
+        headers["Content-Type"] = JSON
     for name, value in made.items():
         text = ("true" if value else "false") if isinstance(value, bool) else str(value)
         written = percent(text)
@@ -263,7 +265,7 @@ def _object(
     envelope: Envelope,
     event: Event,
     fields: Mapping[str, Any],
-    shown: "Shown",
+    shown: Shown,
     wanted: bool,
     *missing: str,
 ) -> bytes:
@@ -280,7 +282,7 @@ def _object(
     return _joined(_kept(envelope, made), raw)
 
 
-def _shown(envelope: Envelope, event: Event, payload: bytes) -> "Shown":
+def _shown(envelope: Envelope, event: Event, payload: bytes) -> Shown:
     """Return the payload as JSON, or `NOTHING` if it does not fit into `max_event`.
 
     A payload larger than `max_event` is not parsed, to spare the event loop. Its encoded form could fit only
@@ -323,7 +325,7 @@ def _is_payload(envelope: Envelope, event: Event) -> bool:
     return envelope.content == "payload" and event.payload is not None
 
 
-def _alone(envelope: Envelope, event: Event) -> tuple["Shown", str]:
+def _alone(envelope: Envelope, event: Event) -> tuple[Shown, str]:
     """Return the payload to send as the data, and its content type."""
     payload = event.payload or b""
     shown = _shown(envelope, event, payload)
@@ -332,10 +334,10 @@ def _alone(envelope: Envelope, event: Event) -> tuple["Shown", str]:
     given = event.data.get("content_type", "")
     kind: str = given if len(given) <= 256 and _MEDIA.fullmatch(given) else ""
     if shown.format == "json":
-        return shown, kind if _is_json(kind) else _JSON
+        return shown, kind if is_json_type(kind) else JSON
     if shown.format == "text":
-        return shown, kind if kind and not _is_json(kind) else "text/plain; charset=utf-8"
-    if _is_json(kind) and not _reads_as_json(payload):
+        return shown, kind if kind and not is_json_type(kind) else "text/plain; charset=utf-8"
+    if is_json_type(kind) and not reads_as_json(payload):
         kind = ""  # a receiver that relies on the content type would fail
     return shown, kind or "application/octet-stream"
 
@@ -353,142 +355,14 @@ def _extensions(envelope: Envelope, event: Event) -> dict[str, Any]:
     }
 
 
-# payloads ---------------------------------------------------------------------------------------------------------------
-
-
-class Shown(NamedTuple):
-    """A payload as JSON: a value, a string, or a base64 string."""
-
-    format: Literal["json", "text", "base64", "omitted"]
-    json: bytes
-
-
-NOTHING: Final = Shown("omitted", b"")
-
-
-def show(payload: bytes, wanted: PayloadAs, data: Mapping[str, Any]) -> Shown:
-    """Return a payload in the form `wanted`.
-
-    A payload that is not valid JSON becomes text, and a payload that is not UTF-8 becomes base64. ``auto`` selects JSON
-    if the content type is JSON. Without a content type, it selects JSON for objects and arrays.
-    """
-    if wanted == "none":
-        return NOTHING
-    if wanted == "base64":
-        return _base64(payload)
-    try:
-        text = payload.decode()
-    except UnicodeDecodeError:
-        return _base64(payload)
-    maybe = wanted == "json" or (wanted == "auto" and _may_be_json(text, data))
-    if maybe and is_json(text):
-        return Shown("json", payload.strip(b" \t\r\n"))
-    return Shown("text", _dump(text))
-
-
-def payload_value(event: Event) -> Any:
-    """Return the payload of an event: its JSON value, or its text if it is not JSON.
-
-    Returns None if it is neither, or if the event has no payload. The content type does not matter.
-    """
-    try:
-        text = (event.payload or b"").decode()
-    except UnicodeDecodeError:
-        return None
-    if event.payload is not None and is_json(text):
-        return json.loads(text)
-    return None if event.payload is None else text
-
-
-def is_json(text: str) -> bool:
-    """Return whether `text` is JSON that all receivers can parse.
-
-    Rejects NaN, numbers that do not fit into a double, lone surrogates, and more than `DEPTH` levels.
-    """
-    if text.count("[") + text.count("{") > DEPTH and _depth(text) > DEPTH:
-        return False
-    try:
-        value = _DECODER.decode(text)
-    except (ValueError, RecursionError):
-        return False
-    if _SURROGATE.search(text):
-        return not _ALONE.search(json.dumps(value, ensure_ascii=False))
-    return True
-
-
-def _reads_as_json(payload: bytes) -> bool:
-    try:
-        return is_json(payload.decode())
-    except UnicodeDecodeError:
-        return False
-
-
-def _may_be_json(text: str, data: Mapping[str, Any]) -> bool:
-    kind = data.get("content_type")
-    if kind:
-        return _is_json(kind)
-    return text.lstrip(" \t\r\n")[:1] in ("{", "[")
-
-
-def _is_json(kind: str) -> bool:
-    essence = kind.partition(";")[0].strip().lower()
-    return essence == _JSON or essence.endswith("+json")
-
-
-def _depth(text: str) -> int:
-    """Return how deeply arrays and objects are nested. Ignores brackets in strings."""
-    deepest = depth = 0
-    for found in re.finditer(r'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', text, re.DOTALL):
-        mark = found[0]
-        if mark in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif mark in "]}":
-            depth -= 1
-    return deepest
-
-
-def _refuse(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
-
-
-def _float(text: str) -> float:
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise ValueError("beyond a double")
-    return value
-
-
-def _int(text: str) -> int:
-    if len(text) > _DIGITS:
-        raise ValueError("beyond a double")
-    return int(text)
-
-
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_float, parse_int=_int)
-
-
-def _base64(payload: bytes) -> Shown:
-    return Shown("base64", b'"%b"' % base64.b64encode(payload))
-
-
 # JSON -------------------------------------------------------------------------------------------------------------------
-
-
-_write: Final = json.JSONEncoder(
-    ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False
-).encode
-
-
-def _dump(value: object) -> bytes:
-    return _write(value).encode("utf-8", "replace")
 
 
 def _joined(members: Mapping[str, Any], raw: Mapping[str, bytes]) -> bytes:
     """Return a JSON object that combines `members` and `raw`. The values of `raw` are already JSON."""
     if not raw:
-        return _dump(members)
-    parts = [_dump(members)[1:-1]] if members else []
+        return dump(members)
+    parts = [dump(members)[1:-1]] if members else []
     parts += [b'"%b":%b' % (name.encode(), value) for name, value in raw.items()]
     return b"{%b}" % b",".join(parts)
 

@@ -12,8 +12,9 @@ from hookmq_toolkit.conditions import Condition
 
 from hookmq_webhook.catalog import CATALOG, OTHER, PAYLOAD
 from hookmq_webhook.config import FilterConfig
-from hookmq_webhook.envelope import fields_of, payload_value
+from hookmq_webhook.envelope import fields_of
 from hookmq_webhook.events import Event
+from hookmq_webhook.payloads import payload_value
 
 Test = Callable[[str], object]
 _SUBSCRIPTIONS: Final = frozenset({"subscription.created", "subscription.removed"})

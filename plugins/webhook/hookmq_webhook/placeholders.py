@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from hookmq_toolkit.templates import Template, at_path, fill_header, fill_url, text_of
 
-from hookmq_webhook.envelope import payload_value
+from hookmq_webhook.payloads import payload_value
 from hookmq_webhook.queues import Numbered
 
 LONGEST: Final = 8000

@@ -8,25 +8,21 @@ from typing import Any
 import jsonschema
 import pytest
 from hookmq.plugin import ClientInfo, ConfigError, Message, Peer, Properties, Scope
-from hookmq_webhook import envelope as envelopes
 from hookmq_webhook.catalog import CATALOG, field_names
 from hookmq_webhook.config import WebhookConfig
 from hookmq_webhook.envelope import (
-    DEPTH,
     MAX_HEADER,
     Envelope,
-    PayloadAs,
     encode,
     event_id,
-    is_json,
     percent,
     request_id,
     rfc3339,
-    show,
 )
 from hookmq_webhook.events import Event, pack, unpack
 from hookmq_webhook.filters import keep_fields
 from hookmq_webhook.hook_events import published, traceparent
+from hookmq_webhook.payloads import DEPTH, PayloadAs, is_json, show
 from hookmq_webhook.queues import Numbered
 from hookmq_webhook.reference import FOLDER, PAGE, page, schema, schemas
 from hookmq_webhook.requests import request_maker
@@ -370,7 +366,7 @@ def test_a_payload_that_cannot_fit_is_not_parsed(monkeypatch: pytest.MonkeyPatch
         read.append(len(text))
         return True
 
-    monkeypatch.setattr(envelopes, "is_json", is_json)
+    monkeypatch.setattr("hookmq_webhook.payloads.is_json", is_json)
     large = published_of(b"[" + b"1," * 3000 + b"1]", content_type="application/json")
     assert data_of(large, max_event=5000)["left_out"] == ["payload"]
     for mode in ("structured", "binary"):
