@@ -174,6 +174,8 @@ class RemoteLink:
         self._told: tuple[Any, ...] = ()
         self._told_at = float("-inf")
         self._timer: Timer | None = None
+        self._started = runtime.promise()
+        """Set once the first process has started."""
 
     @property
     def restarts(self) -> int:
@@ -203,6 +205,8 @@ class RemoteLink:
             self._write("open", pickle.dumps(plain), tuple(self._opening()))
             self._told = ()
             self._tell()
+            if not self._started.done():
+                self._started.set_result(None)
 
     def note_end(self) -> None:
         self._ended()
@@ -275,6 +279,7 @@ class RemoteLink:
         await self._ask("seek", number)
 
     async def drain(self) -> None:
+        await self._started  # a broker may stop soon after its start
         if self._timer is not None:  # otherwise the process would not know the newest events yet
             self._timer.cancel()
             self._tell()

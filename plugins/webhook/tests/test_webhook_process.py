@@ -269,6 +269,15 @@ async def test_another_configuration_holds_for_what_comes_next(receiver: Any, ma
     assert receiver.requests[1][2]["x-new"] == "1"
 
 
+async def test_a_drain_waits_until_the_process_has_started(receiver: Any, make: Make) -> None:
+    broker = make(memory=True)
+    broker.publish(b"0", b"1")
+    assert broker.pid == 0
+    async with asyncio.timeout(60):
+        await broker.link.drain()
+    assert payloads(receiver) == ["0", "1"]
+
+
 async def test_operators_reach_the_engine(receiver: Any, make: Make) -> None:
     broker = make()
     broker.publish(b"0")
