@@ -14,6 +14,7 @@ from hookmq_admin import (
     accounts,
     backups,
     clients,
+    cluster,
     decisions,
     diagnosis,
     draining,
@@ -48,8 +49,8 @@ OPENAPI: Final = Route(
 )  # fmt: skip
 ROUTES: Final = (
     *system.ROUTES, *logs.ROUTES, *draining.ROUTES, *backups.ROUTES, *clients.ROUTES, *messages.ROUTES,
-    *streams.ROUTES, *queues.ROUTES, *sinks.ROUTES, *diagnosis.ROUTES, *tracing.ROUTES, *access.ROUTES, *accounts.ROUTES,
-    *decisions.ROUTES, OPENAPI,
+    *streams.ROUTES, *queues.ROUTES, *sinks.ROUTES, *cluster.ROUTES, *diagnosis.ROUTES, *tracing.ROUTES, *access.ROUTES,
+    *accounts.ROUTES, *decisions.ROUTES, OPENAPI,
 )  # fmt: skip
 """All routes of the API."""
 

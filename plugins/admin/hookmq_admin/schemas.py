@@ -159,6 +159,19 @@ COMPONENTS: Final[dict[str, Schema]] = {
         waiting_for={"type": "string", "description": "the full queue for which the redrive waits, or empty"},
         started_at=maybe(TIME), ended_at=maybe(TIME),
     ),
+    "Cluster": record(
+        name=TEXT, node={"type": "string", "description": "the node that answers"},
+        state={"type": "string", "enum": ["joining", "ready", "unconfirmed", "leaving"]},
+        lease={"type": "number", "description": "seconds after which a silent node counts as dead"},
+        lease_age={"type": ["number", "null"], "description": "seconds since the lease of the node was last renewed"},
+        members=listed(record(node=TEXT, address=TEXT)),
+        lanes=listed(record(
+            name=TEXT, owner={"type": "string", "description": "the node that owns the lane, or empty"},
+            live={"type": "boolean", "description": "whether the owner is alive"},
+            sessions={"type": ["integer", "null"], "description": "durable sessions; null if another node has the lane"},
+            bytes={"type": ["integer", "null"], "description": "size of the state; null if another node has the lane"},
+        )),
+    ),
     "Sink": record(
         name=TEXT, driver=TEXT, topics=listed(TEXT),
         state={"type": "string", "enum": ["starting", "active", "retrying", "failed", "paused", "disabled"]},

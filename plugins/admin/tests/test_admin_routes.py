@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from admin_cluster import TwoNodes
 from admin_site import CHANGE, DOCUMENT, Site, validate
 from hookmq.plugin import ConfigCheck, ReloadReport
 from hookmq_admin import system
@@ -69,6 +70,8 @@ SAMPLES = {
     "testSource": Sample("/sources/inlet/test", {}, {}),
     "replaySourceDeadLetters": Sample("/sources/inlet/dead-letters/replay", {}, {}),
     "purgeSourceDeadLetters": Sample("/sources/inlet/dead-letters"),
+    "getCluster": Sample("/cluster"),
+    "moveLane": Sample("/cluster/lanes/c/move", {}, {"node": "b"}),
     "getRedrive": Sample("/queues/jobs/redrive"),
     "startRedrive": Sample("/queues/jobs/redrive", {}, {"topic": "none/#", "rate": 10}),
     "stopRedrive": Sample("/queues/slow/redrive"),
@@ -140,7 +143,7 @@ CASES = [pytest.param(route, id=route.name) for route in ROUTES]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Run a broker with queues and a sink."""
+    """Run a broker with queues, a sink and a cluster."""
     folder = tmp_path_factory.mktemp("admin")
     queues = [{"name": "jobs"}, {"name": "events", "type": "stream"}]
     sink = {
@@ -162,6 +165,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 SinksPlugin, {"path": folder / "sinks", "sinks": [sink], "sources": [source], "sync": False}, "sinks"
             ),
             make_plugin(WebhookPlugin, hook, "hook"),
+            make_plugin(TwoNodes, None, "cluster"),
         ),
     )  # fmt: skip
     yield made

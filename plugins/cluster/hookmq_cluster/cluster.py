@@ -48,7 +48,7 @@ from hookmq_cluster.wire_messages import (
 _NAMESAKE: Final = 1.0
 """Seconds for which a starting node waits for another process with its name to answer."""
 _GIVING: Final = 5.0
-"""Seconds for which a leaving node waits until another one has a lane."""
+"""Seconds to wait until another node has a lane."""
 _GLANCE: Final = 0.05
 """Seconds between two looks at whether the subscriptions of all nodes are known."""
 _PATIENCE: Final = 100
@@ -277,13 +277,19 @@ class JoinedCluster:
 
     async def _give_away(self, lane: str) -> None:
         members = [
-            member
-            for member in self.membership.others.values()
-            if member.boot not in self._stopping
+            member for member in self.membership.others.values() if not self.is_stopping(member)
         ]
         fewest = min(
             members, key=lambda member: (len(self.lanes.of(member.node)), member.node), default=None
         )
+        reason = await self.give_lane(lane, fewest)
+        if reason:
+            self._runtime.log("warning", "cluster.lane_kept", lane=lane, reason=reason)
+
+    async def give_lane(self, lane: str, to: Member | None) -> str:
+        """Give an own lane to another node, or to none. Return the reason why this was not possible, or an empty string.
+        A lane whose change the log has not confirmed in time may still move.
+        """
         given = self._runtime.promise()
 
         def done(reason: str) -> None:
@@ -291,11 +297,14 @@ class JoinedCluster:
                 given.set_result(reason)
 
         too_late = self._runtime.call_later(_GIVING, partial(done, "the log does not answer"))
-        self.keeper.give(lane, fewest, done)
-        reason = await given
+        self.keeper.give(lane, to, done)
+        reason: str = await given
         too_late.cancel()
-        if reason:
-            self._runtime.log("warning", "cluster.lane_kept", lane=lane, reason=reason)
+        return reason
+
+    def is_stopping(self, member: Member) -> bool:
+        """Return whether a live node is about to leave, so that it takes no lanes."""
+        return member.boot in self._stopping
 
     def _connection_changed(self, connected: bool) -> None:
         if connected:

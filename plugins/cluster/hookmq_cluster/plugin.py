@@ -17,11 +17,13 @@ from hookmq.plugin import (
     WorkerRegistry,
     hookimpl,
 )
+from hookmq_toolkit.cluster import SERVICE
 from hookmq_toolkit.state_folder import default_folder
 from hookmq_toolkit.tls_client import check_tls
 
 from hookmq_cluster.cluster import JoinedCluster
 from hookmq_cluster.config import ClusterConfig, default_node
+from hookmq_cluster.control import ClusterControl
 from hookmq_cluster.engine import Engine
 from hookmq_cluster.engine_errors import EngineError
 from hookmq_cluster.membership import Member
@@ -52,6 +54,7 @@ class ClusterPlugin(Plugin):
         self.node = config.node or default_node()
         self._options = self._nats_options()
         self.joined: JoinedCluster | None = None
+        self.offered_services = {SERVICE: ClusterControl(lambda: self.joined)}
         self._engine: Engine | None = None
         self._counters = RelayCounters(self.log)
         self._tls = relay_contexts(config.relay_tls)

@@ -1,0 +1,92 @@
+"""The service with which operators see the cluster and move lanes. See `hookmq_toolkit.cluster`."""
+
+from collections.abc import Callable
+
+from hookmq_toolkit.cluster import (
+    ClusterError,
+    ClusterLane,
+    ClusterMember,
+    ClusterStatus,
+    NodeState,
+)
+
+from hookmq_cluster.cluster import JoinedCluster
+
+
+class ClusterControl:
+    """Implements `hookmq_toolkit.cluster.ClusterManager`. `joined` returns None until the broker has started."""
+
+    def __init__(self, joined: Callable[[], JoinedCluster | None]) -> None:
+        self._joined = joined
+
+    def show_cluster(self) -> ClusterStatus:
+        cluster = self._found()
+        membership = cluster.membership
+        members = [cluster.me, *membership.others.values()]
+        return ClusterStatus(
+            cluster.name,
+            cluster.me.node,
+            _state(cluster),
+            cluster.lease,
+            membership.renewed_ago if cluster.ready else None,
+            [ClusterMember(one.node, one.address) for one in sorted(members)],
+            [_lane(cluster, lane) for lane in sorted(cluster.lanes.owners)],
+        )
+
+    async def move_lane(self, lane: str, node: str) -> None:
+        cluster = self._found()
+        _check_lane(cluster, lane)
+        if node == cluster.me.node:
+            raise ClusterError("conflict", f"node {node!r} already owns lane {lane!r}", "node")
+        target = cluster.membership.others.get(node)
+        if target is None:
+            live = ", ".join(sorted(cluster.membership.others))
+            raise ClusterError("missing", f"no live node {node!r}; found: {live or 'none'}", "node")
+        if cluster.is_stopping(target):
+            raise ClusterError("conflict", f"node {node!r} is stopping", "node")
+        reason = await cluster.give_lane(lane, target)
+        if reason:
+            raise ClusterError("failed", f"lane {lane!r} was not moved: {reason}")
+
+    def _found(self) -> JoinedCluster:
+        cluster = self._joined()
+        if cluster is None:
+            raise ClusterError("conflict", "the broker has not started")
+        return cluster
+
+
+def _state(cluster: JoinedCluster) -> NodeState:
+    if cluster.keeper.leaving:
+        return "leaving"
+    if not cluster.ready:
+        return "joining"
+    return "ready" if cluster.membership.renewed_ago < cluster.lease else "unconfirmed"
+
+
+def _lane(cluster: JoinedCluster, lane: str) -> ClusterLane:
+    state = cluster.store.lanes().get(lane) if cluster.owns(lane) else None
+    return ClusterLane(
+        lane,
+        cluster.lanes.owners[lane].node,
+        cluster.keeper.live_owner(lane) is not None,
+        None if state is None else len(state.clients),
+        None if state is None else state.live_bytes,
+    )
+
+
+def _check_lane(cluster: JoinedCluster, lane: str) -> None:
+    """Raise ClusterError if this node cannot give `lane` away."""
+    if not cluster.ready:
+        raise ClusterError("conflict", f"node {cluster.me.node!r} is {_state(cluster)}")
+    owner = cluster.lanes.owners.get(lane)
+    if owner is None:
+        raise ClusterError("missing", f"the cluster has no lane {lane!r}", "lane")
+    if lane == cluster.home:
+        raise ClusterError(
+            "conflict", f"lane {lane!r} is this node's own lane; stop the node to move it", "lane"
+        )
+    if owner.node != cluster.me.node:
+        where = f"node {owner.node!r} owns" if owner.node else "no node owns"
+        raise ClusterError("conflict", f"{where} lane {lane!r}; ask the owner to move it", "lane")
+    if not cluster.owns(lane):
+        raise ClusterError("conflict", f"lane {lane!r} is being loaded or moved", "lane")

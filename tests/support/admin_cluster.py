@@ -1,0 +1,38 @@
+"""A plugin that offers a cluster with two nodes to the API of the plugin admin."""
+
+from typing import Any
+
+from hookmq.plugin import Context, Plugin
+from hookmq_toolkit.cluster import (
+    SERVICE,
+    ClusterError,
+    ClusterLane,
+    ClusterMember,
+    ClusterStatus,
+    NodeState,
+)
+
+
+class TwoNodes(Plugin):
+    """Node `a`, which has adopted the lane `c`, beside node `b`. Moves are only recorded, in `moves`."""
+
+    def __init__(self, config: Any, context: Context) -> None:
+        super().__init__(config, context)
+        self.state: NodeState = "ready"
+        self.refusal: ClusterError | None = None
+        self.moves: list[tuple[str, str]] = []
+        self.offered_services = {SERVICE: self}
+
+    def show_cluster(self) -> ClusterStatus:
+        members = (ClusterMember("a", "10.0.0.1:7222"), ClusterMember("b", "10.0.0.2:7222"))
+        lanes = (
+            ClusterLane("a", "a", True, 3, 900),
+            ClusterLane("b", "b", True, None, None),
+            ClusterLane("c", "", False, None, None),
+        )
+        return ClusterStatus("plant", "a", self.state, 15.0, 1.25, members, lanes)
+
+    async def move_lane(self, lane: str, node: str) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.moves.append((lane, node))

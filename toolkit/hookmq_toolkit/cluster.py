@@ -1,0 +1,89 @@
+"""A service for managing a cluster of brokers: one plugin provides it, and another can offer it to operators.
+
+A plugin offers a `ClusterManager` in `Plugin.offered_services` under the name `SERVICE`. A lane is the part of the
+cluster's state that one node owns at a time, with its sessions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, runtime_checkable
+
+SERVICE: Final = "cluster"
+"""The name of the service in `Plugin.offered_services`."""
+NodeState = Literal["joining", "ready", "unconfirmed", "leaving"]
+"""The state of a node. `unconfirmed` means that its lease has ended without a renewal, so that other nodes may regard it
+as dead."""
+
+
+class ClusterError(Exception):
+    """A refused request. The message tells the operator why.
+
+    `reason` is ``missing`` (there is no such lane or node), ``conflict`` (the request conflicts with the current state)
+    or ``failed`` (the cluster's log did not accept the change). `field` is the name of the parameter at fault, or empty.
+    """
+
+    def __init__(
+        self, reason: Literal["missing", "conflict", "failed"], text: str, field: str = ""
+    ) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMember:
+    """A live node. `address` is where it accepts connections of other nodes, as ``host:port``."""
+
+    node: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLane:
+    """The state of a lane.
+
+    - `owner`: the node that owns the lane, or empty.
+    - `live`: whether that node is alive and, if it is this one, has loaded the lane.
+    - `sessions`: the number of durable sessions, or None if another node owns the lane.
+    - `bytes`: the size of the lane's state, or None if another node owns the lane.
+    """
+
+    name: str
+    owner: str
+    live: bool
+    sessions: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The cluster, as one node sees it.
+
+    - `name`: the name of the cluster; `node`: the name of this node.
+    - `lease`: seconds after which a silent node counts as dead.
+    - `lease_age`: seconds since this node's lease was last renewed, or None if the node has not joined.
+    - `members`: all live nodes, including this one.
+    """
+
+    name: str
+    node: str
+    state: NodeState
+    lease: float
+    lease_age: float | None
+    members: Sequence[ClusterMember]
+    lanes: Sequence[ClusterLane]
+
+
+@runtime_checkable
+class ClusterManager(Protocol):
+    """Shows a cluster, and moves its lanes. Call it in the event loop."""
+
+    def show_cluster(self) -> ClusterStatus:
+        """Return the cluster as this node sees it, with members and lanes in the order of their names."""
+
+    async def move_lane(self, lane: str, node: str) -> None:
+        """Give a lane of this node to `node`. Return once `node` owns it. Clients of the lane are disconnected.
+
+        Raises ClusterError if this node does not own the lane, if the lane must not move, if `node` is not a live node,
+        or if the log does not accept the new owner.
+        """
