@@ -126,6 +126,11 @@ class Inbox:
         while reader.waiting:
             self._work()
 
+    @property
+    def backlog(self) -> int:
+        """Bytes of all lanes that were read and not delivered yet."""
+        return sum(reader.backlog for reader in self._lanes.values())
+
     def waiting(self, lane: str) -> bool:
         """Return whether frames of `lane` were read and not delivered yet."""
         reader = self._lanes.get(lane)

@@ -79,6 +79,8 @@ class LaneKeeper:
         """Lanes whose sessions are in this broker."""
         self.adopted = 0
         """How many lanes of other nodes this node has adopted."""
+        self.lost_lanes = 0
+        """How many lanes other processes have taken from this node."""
         self.leaving = False
         """Whether this node gives its lanes away and adopts no others."""
 
@@ -329,6 +331,7 @@ class LaneKeeper:
         if lane not in self.open:
             return
         self.open.discard(lane)
+        self.lost_lanes += 1
         self._runtime.log("error", "cluster.lane_lost", lane=lane, reason=reason)
         self._inbox.close_lane(lane)
         self._groups.stop(lane)

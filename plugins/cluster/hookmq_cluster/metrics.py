@@ -37,6 +37,16 @@ def register(registry: MetricRegistry, joined: Callable[[], JoinedCluster | None
         "Lanes of other nodes that this node has adopted or been given.",
         value(lambda cluster: float(cluster.keeper.adopted)),
     )
+    registry.counter(
+        "cluster_lost_lanes_total",
+        "Lanes that another node has taken from this one, because it regarded this one as dead.",
+        value(lambda cluster: float(cluster.keeper.lost_lanes)),
+    )
+    registry.gauge(
+        "cluster_inbox_bytes",
+        "Bytes of messages from other nodes that were read from the log and are not delivered yet.",
+        value(lambda cluster: float(cluster.inbox.backlog)),
+    )
     registry.gauge(
         "cluster_lease_age_seconds",
         "Time since the log confirmed this node's lease. Other nodes adopt its lane when the lease has ended.",

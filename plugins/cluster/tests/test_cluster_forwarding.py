@@ -483,7 +483,15 @@ def test_a_backlog_is_delivered_in_slices_and_reading_pauses(
         follows.append(after)
         return follow(filters, after, receive)  # type: ignore[arg-type]
 
+    backlogs: set[int] = set()
+    flush = a.broker.flush
+
+    def note_backlog() -> None:
+        backlogs.add(a.inbox.backlog)
+        flush()
+
     a.engine.follow = spy  # type: ignore[assignment, method-assign]
+    a.broker.flush = note_backlog  # type: ignore[method-assign]
     a.inbox.open_lane("a", 0)
     longest = 0
     before = 0
@@ -494,6 +502,8 @@ def test_a_backlog_is_delivered_in_slices_and_reading_pauses(
     assert received(a, "a1") == [b"%d" % number for number in range(500)]
     assert len(follows) > 5
     assert a.broker.flushed > 40
+    assert 1000 < max(backlogs) < 2100
+    assert a.inbox.backlog == 0
 
 
 class Replica:

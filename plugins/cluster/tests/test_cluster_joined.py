@@ -394,7 +394,21 @@ def test_metrics(three: ClusterWorld) -> None:
     assert values["cluster_members"] == 3
     assert values["cluster_lanes"] == 1
     assert values["cluster_forwarded_messages_total"] == 1
+    assert values["cluster_lost_lanes_total"] == 0
     assert 0 <= values["cluster_lease_age_seconds"] <= LEASE / 2
+
+
+def test_a_lost_lane_is_counted(three: ClusterWorld) -> None:
+    three.kill("c")
+    three.advance(3 * LEASE)
+    owner, other = ("a", "b") if three.cluster("a").owns("c") else ("b", "a")
+    lanes = three.cluster(other).lanes
+    lanes.take("c", lanes.owners["c"], lambda _: None)
+    three.settle()
+    registry = MetricRegistry()
+    three.plugins[owner].register_metrics(registry)
+    assert registry.values()["cluster_lost_lanes_total"] == 1
+    assert not three.cluster(owner).owns("c")
 
 
 @pytest.mark.parametrize("answers", [True, False])
