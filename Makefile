@@ -33,7 +33,7 @@ export UV_PROJECT_ENVIRONMENT := .venv
 # Containers often set this. Each start of Python would then compile all imports: two thirds of a broker's start time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run install test test-all test-spark compiled test-compiled spark-versions spark-hosts sim simulate crash crash-queues crash-sinks chaos-cluster test-sources crash-spark fuzz-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish pictures wheels clean
+.PHONY: help run install test test-all test-spark compiled test-compiled spark-versions spark-hosts sim simulate simulate-cluster crash crash-queues crash-sinks chaos-cluster test-sources crash-spark fuzz-spark powercut soak overload conformance fuzz check types format docs test-pythons bench bench-check bench-micro bench-publish pictures wheels clean
 help:            ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -164,6 +164,9 @@ demo-tells:
 simulate: install  ## run the simulator with SEEDS seeds: crashes, faults and a virtual clock
 	@$(SIMULATE)
 	@$(SIMULATE) --queues
+
+simulate-cluster: install  ## run SEEDS simulated clusters: crashes, cuts, faults of the log and a virtual clock
+	@PYTHONPATH=tests/support .venv/bin/python -m cluster_simulator --seeds $(SEEDS)
 
 sim: simulate
 

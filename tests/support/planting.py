@@ -213,8 +213,10 @@ def plant(bug: Bug, folder: pathlib.Path) -> None:
         file.write_text(change.apply(file.read_text()))
 
 
-def simulate(folder: pathlib.Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the simulator with the core in `folder`."""
+def simulate(
+    folder: pathlib.Path, *arguments: str, module: str = "simulator"
+) -> "subprocess.CompletedProcess[str]":
+    """Run the simulator `module` with the packages in `folder`."""
     environment = {
         **os.environ,
         "PYTHONPATH": f"{folder}{os.pathsep}{SUPPORT}",
@@ -222,7 +224,7 @@ def simulate(folder: pathlib.Path, *arguments: str) -> "subprocess.CompletedProc
     }
     environment["HOOKMQ_BUILD"] = "pure"  # bugs are planted in source files
     return subprocess.run(
-        [sys.executable, "-m", "simulator", *arguments],
+        [sys.executable, "-m", module, *arguments],
         env=environment,
         capture_output=True,
         text=True,

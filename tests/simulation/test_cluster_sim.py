@@ -1,0 +1,36 @@
+"""A cluster of real brokers keeps its guarantees in simulated runs. The simulator finds the bugs planted in a cluster."""
+
+import pathlib
+
+import pytest
+from cluster_simulator import run
+from planting import Bug, bugs, plant, problems, simulate
+
+PLANTED = bugs(pathlib.Path(__file__).parent / "cluster_bugs")
+
+
+@pytest.mark.slow
+def test_every_promise_is_kept() -> None:
+    for seed in range(30):
+        result = run(seed)
+        assert not result.problems, (seed, result.problems, result.trace)
+
+
+def test_a_seed_gives_the_same_run_twice() -> None:
+    assert run(7) == run(7)
+    assert run(7).sent > 0
+
+
+@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
+def test_a_planted_bug_applies_to_the_code_as_it_is(bug: Bug) -> None:
+    assert problems(bug) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)
+def test_the_simulator_finds_what_is_planted(bug: Bug, tmp_path: pathlib.Path) -> None:
+    plant(bug, tmp_path)
+    seeds = ("--seeds", str(bug.within), "--start", str(bug.first))
+    found = simulate(tmp_path, "--first", *seeds, module="cluster_simulator")
+    assert found.returncode == 1, f"not found: {found.stdout}{found.stderr}"
+    assert found.stdout.startswith("seed "), f"failed otherwise: {found.stdout}{found.stderr}"
