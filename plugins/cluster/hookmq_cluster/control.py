@@ -46,7 +46,7 @@ class ClusterControl:
             raise ClusterError("conflict", f"node {node!r} is stopping", "node")
         reason = await cluster.give_lane(lane, target)
         if reason:
-            raise ClusterError("failed", f"lane {lane!r} was not moved: {reason}")
+            raise ClusterError("failed", f"the move of lane {lane!r} was not confirmed: {reason}")
 
     def _found(self) -> JoinedCluster:
         cluster = self._joined()

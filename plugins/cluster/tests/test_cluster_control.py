@@ -134,3 +134,4 @@ def test_without_a_log_no_lane_moves(world: ClusterWorld) -> None:
     error = move(world, owner, "c", other)
     assert isinstance(error, ClusterError)
     assert error.reason == "failed"
+    assert str(error) == "the move of lane 'c' was not confirmed: the log does not answer"
