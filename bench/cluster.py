@@ -1,4 +1,4 @@
-"""``python -m bench.cluster``: measure what a message costs in a cluster, beside a single broker with storage.
+"""``python -m bench.cluster``: measure what a message costs in a cluster, compared with a single broker with storage.
 
 CPU time is the sum over all brokers, their child processes and all NATS servers, divided by the messages that subscribers
 received. The generator's own CPU time does not count. Messages are 64 bytes long, and each publisher has at most 20
@@ -256,7 +256,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line. `words` defaults to `sys.argv`."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.cluster",
-        description="Measure the CPU time of messages in a cluster, beside a single broker. See bench/README.md.",
+        description="Measure the CPU time of messages in a cluster, compared with a single broker. See bench/README.md.",
     )
     names = [*(row.name for row in ROWS), *OTHERS]
     add = parser.add_argument
