@@ -60,4 +60,5 @@ def test_the_cost_of_a_sink_is_counted_by_process() -> None:
     assert without["broker"] > 0
     assert without["storage"] < without["broker"]
     assert without["sink"] == 0
-    assert min(logged.values()) > 0
+    assert min(logged["broker"], logged["sink"]) > 0
+    assert logged["storage"] < logged["broker"]  # the sink's log alone makes the messages durable

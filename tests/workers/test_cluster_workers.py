@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hookmq_testing import AsyncioClient
 
+pytestmark = pytest.mark.slow  # each test starts several brokers, some of them twice
 CONFIG = """version: 1
 listeners: [{name: tcp, type: tcp, bind: "127.0.0.1:0"}]
 auth: {default: allow}
