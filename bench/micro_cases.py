@@ -6,6 +6,7 @@ tools that count instructions. `--bytecodes` prints how many bytecodes each case
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
@@ -298,11 +299,13 @@ def bytecodes(make: Callable[[], Callable[[], object]]) -> float:
             count += 1
         return trace
 
+    gc.disable()  # finalizers of other objects would count
     sys.settrace(trace)
     try:
         step()
     finally:
         sys.settrace(None)
+        gc.enable()
     return count / BATCH
 
 
