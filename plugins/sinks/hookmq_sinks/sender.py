@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -83,7 +84,8 @@ class Sender:
         self._failure = ""
         self._replies: set[asyncio.Task[None]] = set()
         self._replaying = False
-        self._saving = asyncio.Lock()
+        self._saving = threading.Lock()
+        """Held by the threads that store the cursor, which go on when the task that waits for one is cancelled."""
 
     # the life of the process -----------------------------------------------------------------------------------------
 
@@ -228,14 +230,14 @@ class Sender:
 
     async def _save(self) -> None:
         """Store the cursor. Raises OSError."""
-        async with self._saving:
-            await asyncio.to_thread(self._store)
+        await asyncio.to_thread(self._store)
 
     def _store(self) -> None:
-        cursor = self.cursor
-        if cursor != self.stored:
-            write_cursor(self.folder, cursor, self.sync)
-            self.stored = cursor
+        with self._saving:
+            cursor = self.cursor
+            if cursor != self.stored:
+                write_cursor(self.folder, cursor, self.sync)
+                self.stored = cursor
 
     async def _upkeep(self) -> None:
         loop = asyncio.get_running_loop()

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,36 @@ async def test_the_cursor_is_stored_at_the_end(sink: Sink, told: list[Any]) -> N
     assert told[-1]["status"]["counts"]["written"] == 3
     sink.publish(4)
     assert numbers(await sink.run()) == [1, 2, 3, 4]
+
+
+async def test_a_save_that_nobody_waits_for_does_not_disturb_the_next_one(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = sink.sender()
+    write, began, go_on = sender.write_cursor, threading.Event(), threading.Event()
+    writing = []
+
+    def slow(*arguments: Any) -> None:
+        writing.append(len(writing))
+        began.set()
+        assert go_on.wait(20)
+        write(*arguments)
+        writing.pop()
+
+    monkeypatch.setattr(sender, "write_cursor", slow)
+    one.cursor = Cursor(one.log_id, 1)
+    first = asyncio.create_task(one._save())
+    await asyncio.to_thread(began.wait)
+    first.cancel()
+    with suppress(asyncio.CancelledError):
+        await first
+    one.cursor = Cursor(one.log_id, 2)
+    second = asyncio.create_task(one._save())
+    await asyncio.sleep(0.05)
+    assert writing == [0]
+    go_on.set()
+    await second
+    assert read_cursor(sink.log.folder) == Cursor(one.log_id, 2)
 
 
 async def test_a_lost_cursor_repeats_nothing_if_the_target_holds_the_position(sink: Sink) -> None:
