@@ -113,14 +113,14 @@ async def test_a_save_that_nobody_waits_for_does_not_disturb_the_next_one(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = sink.sender()
-    write, began, go_on = sender.write_cursor, threading.Event(), threading.Event()
-    writing = []
+    began, go_on = threading.Event(), threading.Event()
+    writing: list[int] = []
 
     def slow(*arguments: Any) -> None:
         writing.append(len(writing))
         began.set()
         assert go_on.wait(20)
-        write(*arguments)
+        write_cursor(*arguments)
         writing.pop()
 
     monkeypatch.setattr(sender, "write_cursor", slow)
