@@ -17,6 +17,7 @@ import pytest
 from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packets import Connect
 
+pytestmark = pytest.mark.slow  # each test starts several brokers
 WAIT = 60.0
 PLUGIN = """
 import os, sys
