@@ -1,4 +1,4 @@
-"""``python -m bench.cluster``: measure what a message costs in a cluster, compared with a single broker with storage.
+"""``python -m bench.cluster``: measure the cost of a message in a cluster, compared with a single broker with storage.
 
 CPU time is the sum over all brokers, their child processes and all NATS servers, divided by the messages that subscribers
 received. The generator's own CPU time does not count. Messages are 64 bytes long, and each publisher has at most 20
@@ -98,8 +98,8 @@ def generator(words: list[str]) -> list[str]:
 
 
 def result(printed: str, lossy: bool) -> dict[str, Any]:
-    """Return the result that a generator printed. Raises Void if there is none, or if messages were lost, doubled or
-    reordered. If `lossy`, lost ones are allowed."""
+    """Return the result that a generator printed. Raises Void if it printed none, or if messages were lost,
+    doubled or reordered. If `lossy`, lost ones are allowed."""
     start = printed.find("{")
     if start < 0:
         raise Void(f"the generator printed no result: {printed[-200:]!r}")
@@ -134,7 +134,9 @@ def _load(row: Row, brokers: Brokers, seconds: float, clients: int) -> tuple[int
         text=True,
     )
     try:
-        time.sleep(2.0)  # the generator does not say when it has subscribed
+        time.sleep(
+            2.0
+        )  # the generator does not say when it has subscribed; if it is late, the run is void
         pub = generator(
             ["pub", "--publishers", str(clients), *words, *home, *topic, *timing, *window]
         )

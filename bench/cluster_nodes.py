@@ -96,13 +96,9 @@ class Brokers:
     def close(self) -> None:
         """Stop the brokers that still run."""
         for process in self._processes.values():
-            process.terminate()
+            process.terminate()  # so that all of them stop at the same time
         for process in self._processes.values():
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            launch.stop(process)
 
 
 @contextlib.contextmanager

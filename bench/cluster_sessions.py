@@ -16,6 +16,7 @@ from hookmq.mqtt.properties import Properties
 from . import launch
 from .cluster_nodes import NODES, Brokers
 from .durable_load import Void
+from .queue_clients import exactly
 from .queue_load import resident
 
 EXPIRY = 3600
@@ -42,24 +43,14 @@ def connect(port: int, client_id: str, clean: bool, expiry: int = EXPIRY) -> soc
 
 def read(connection: socket.socket) -> bytes:
     """Read one packet. Return its first byte, and its body. Raises Void if the connection ends before."""
-
-    def exactly(count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            more = connection.recv(count - len(data))
-            if not more:
-                raise Void("a broker has closed a connection")
-            data += more
-        return data
-
-    first = exactly(1)
+    first = exactly(connection, 1)
     size = shift = 0
     while True:
-        (byte,) = exactly(1)
+        (byte,) = exactly(connection, 1)
         size |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
-            return first + exactly(size)
+            return first + exactly(connection, size)
 
 
 def connack(connection: socket.socket) -> tuple[bool, int]:

@@ -13,15 +13,13 @@ from socket import IPPROTO_TCP, TCP_NODELAY, create_connection
 from socket import socket as Socket
 from typing import Final, Protocol
 
+from .durable_load import Void
+
 SIZE: Final = 256
 REST: Final = bytes(range(32, 127)) * 3
 TAIL: Final = REST[: SIZE - 8]
 QUEUE: Final = "bench"
 TIMEOUT: Final = 60.0
-
-
-class Void(Exception):
-    """Raised if a run does not count. The message gives the reason."""
 
 
 class Producer(Protocol):
@@ -63,7 +61,8 @@ def connect(port: int) -> Socket:
     return connection
 
 
-def _exactly(connection: Socket, count: int) -> bytes:
+def exactly(connection: Socket, count: int) -> bytes:
+    """Read `count` bytes. Raises Void if the connection ends before."""
     data = b""
     while len(data) < count:
         more = connection.recv(count - len(data))
@@ -90,8 +89,8 @@ class _Mqtt:
         self.socket.sendall(bytes((first, len(body))) + body)
 
     def expect(self, first: int, at: int) -> None:
-        head = _exactly(self.socket, 2)
-        body = _exactly(self.socket, head[1])
+        head = exactly(self.socket, 2)
+        body = exactly(self.socket, head[1])
         if head[0] != first or body[at] >= 0x80:
             raise Void(f"the server answered {(head + body).hex(' ')}")
 
@@ -198,8 +197,8 @@ class _Amqp:
         self.socket.sendall(amqp_frame(1, channel, struct.pack(">HH", kind, method) + body))
 
     def expect(self, kind: int, method: int) -> bytes:
-        _, _, size = struct.unpack(">BHI", _exactly(self.socket, 7))
-        body = _exactly(self.socket, size + 1)
+        _, _, size = struct.unpack(">BHI", exactly(self.socket, 7))
+        body = exactly(self.socket, size + 1)
         if struct.unpack(">HH", body[:4]) != (kind, method):
             raise Void(f"the server sent {body[:80]!r} instead of method {kind}.{method}")
         return body[4:-1]
@@ -312,7 +311,7 @@ class _Nats:
     def _line(self) -> bytes:
         line = b""
         while not line.endswith(b"\r\n"):
-            line += _exactly(self.socket, 1)
+            line += exactly(self.socket, 1)
         return line[:-2]
 
     def ask(self, subject: str, document: dict[str, object]) -> None:
@@ -324,7 +323,7 @@ class _Nats:
         head = self._line().split()
         if head[0] != b"MSG":
             raise Void(f"the server sent {head!r}")
-        answer = _exactly(self.socket, int(head[-1]) + 2)
+        answer = exactly(self.socket, int(head[-1]) + 2)
         if b'"error"' in answer:
             raise Void(answer.decode())
 
@@ -444,7 +443,7 @@ def redis_queue(port: int) -> None:
     """Create the stream and the group of consumers."""
     with connect(port) as connection:
         connection.sendall(_redis(b"XGROUP", b"CREATE", b"bench", b"all", b"0", b"MKSTREAM"))
-        if _exactly(connection, 5) != b"+OK\r\n":
+        if exactly(connection, 5) != b"+OK\r\n":
             raise Void("the group could not be created")
 
 

@@ -9,7 +9,7 @@ import signal
 import time
 
 from . import launch
-from .queue_clients import Void
+from .durable_load import Void
 from .queue_load import Bench, CpuClock, Load, bench, resident
 from .queue_servers import DISK, folder, hookmq, running
 from .session import say

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from . import launch
-from .queue_clients import Consumer, Producer, Void
+from .durable_load import Void
+from .queue_clients import Consumer, Producer
 from .queue_servers import Server
 
 GAP: Final = 60.0

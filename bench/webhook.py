@@ -369,8 +369,8 @@ def _leave_session(port: int) -> None:
 
 
 def compare(hook: dict[str, Any], per_second: float, count: int) -> tuple[list[Spent], float]:
-    """Publish to three brokers in turns: without a webhook, with a durable session, and with a webhook. Return what each
-    spent, and the events per second with the webhook.
+    """Publish to three brokers in turns: without a webhook, with a durable session, and with a webhook. Return the cost
+    of each, and the events per second with the webhook.
     """
     with ExitStack() as stack:
         sides = [Side(stack), Side(stack, durable=True), Side(stack, hook)]

@@ -10,7 +10,8 @@ from typing import TypeVar
 import pytest
 
 from bench import queue_clients, queue_load, queue_servers, queues
-from bench.queue_clients import SIZE, TAIL, Void
+from bench.durable_load import Void
+from bench.queue_clients import SIZE, TAIL
 
 T = TypeVar("T")
 

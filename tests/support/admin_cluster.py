@@ -14,7 +14,7 @@ from hookmq_toolkit.cluster import (
 
 
 class TwoNodes(Plugin):
-    """Node `a`, which has adopted the lane `c`, beside node `b`. Moves are only recorded, in `moves`."""
+    """A cluster of the nodes `a` and `b`. Its lane `c` has no owner. Moves are only recorded, in `moves`."""
 
     def __init__(self, config: Any, context: Context) -> None:
         super().__init__(config, context)

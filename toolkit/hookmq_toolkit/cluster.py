@@ -18,7 +18,7 @@ as dead."""
 class ClusterError(Exception):
     """A refused request. The message tells the operator why.
 
-    `reason` is ``missing`` (there is no such lane or node), ``conflict`` (the request conflicts with the current state)
+    `reason` is ``missing`` (no lane or node has this name), ``conflict`` (the request conflicts with the current state)
     or ``failed`` (the cluster's log did not accept the change). `field` is the name of the parameter at fault, or empty.
     """
 

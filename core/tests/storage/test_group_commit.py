@@ -781,7 +781,7 @@ def test_an_acknowledgement_of_a_volatile_journal_keeps_the_order(
 
 
 class SealingJournal(RecordingJournal):
-    """A journal that needs no commit of the store for what it alone has. `seals` counts these batches."""
+    """A journal that needs no commit of the store for messages that it alone has. `seals` counts these batches."""
 
     willing = True
     seals = 0

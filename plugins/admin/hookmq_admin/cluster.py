@@ -18,7 +18,7 @@ _STATUS: Final = {"missing": 404, "conflict": 409, "failed": 503}
 
 
 def manager_of(broker: BrokerHandle) -> ClusterManager:
-    """Return the service that manages the cluster. Raises ApiError 409 if there is none."""
+    """Return the service that manages the cluster. Raises ApiError 409 if no plugin offers it."""
     for found in broker.services(SERVICE).values():
         if isinstance(found, ClusterManager):
             return found

@@ -259,9 +259,8 @@ class JoinedCluster:
         self.keeper.leaving = True
         self._send_all(Leaving())
         if self.membership.others:
-            await pause(
-                self._runtime, _GLANCE
-            )  # nodes that stop at the same time hear of each other
+            # Nodes that stop at the same time hear of each other.
+            await pause(self._runtime, _GLANCE)
         for lane in list(self.keeper.open):
             await self._give_away(lane)
         for end in self._ends:

@@ -132,7 +132,7 @@ class LogAge:
         """Return the records to write again together with a commit of `size` bytes. Frames of other nodes above the
         sequence `inbox` cannot be deleted."""
         oldest = self.oldest
-        # A trim can take long. Objects written again because of what it is about to delete would only add to the log.
+        # A trim can take long. Until then, the bytes before the oldest object are no reason to write objects again.
         needed = self._needed
         while needed and needed[0][0] < oldest:
             self._needed_bytes -= needed.popleft()[1]

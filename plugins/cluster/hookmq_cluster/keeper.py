@@ -251,7 +251,7 @@ class LaneKeeper:
     def _lives(self, lane: str, owner: Owner) -> bool:
         """Return whether the owner of a lane is alive, or may be about to join."""
         if owner.node == self._me.node:
-            return False  # an earlier process of this node
+            return owner.boot == self._me.boot  # an earlier process of this node is dead
         if not owner.node:
             return self._lanes.owned_for(lane) < _HOME_FIRST
         if (
@@ -321,10 +321,7 @@ class LaneKeeper:
                 done(won.reason)
 
         self.open.discard(lane)
-        if to is None:
-            self._lanes.free(lane, given)
-        else:
-            self._lanes.give(lane, to, given)
+        self._lanes.give(lane, to, given)
 
     def lost(self, lane: str, reason: str) -> None:
         """Drop a lane that another process owns now."""

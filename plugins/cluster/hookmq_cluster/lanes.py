@@ -157,13 +157,10 @@ class Lanes:
 
         self._engine.last(self._names.own(lane), found, exact=True)
 
-    def give(self, lane: str, to: Member, done: Won) -> None:
-        """Make another node the owner of a lane that this process owns. Commit everything of the lane before."""
-        self._put(lane, to.node, to.boot, self.fences[lane], done)
-
-    def free(self, lane: str, done: Won) -> None:
-        """Leave a lane that this process owns without an owner. Commit everything of the lane before."""
-        self._put(lane, "", "", self.owners[lane].sequence, done)
+    def give(self, lane: str, to: Member | None, done: Won) -> None:
+        """Make another node the owner of a lane that this process owns, or none. Commit everything of the lane before."""
+        node, boot = (to.node, to.boot) if to is not None else ("", "")
+        self._put(lane, node, boot, self.fences[lane], done)
 
     def _put(self, lane: str, node: str, boot: str, expected: int, done: Won) -> None:
         subject = self._names.own(lane)

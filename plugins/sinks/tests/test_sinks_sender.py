@@ -113,17 +113,34 @@ async def test_a_save_that_nobody_waits_for_does_not_disturb_the_next_one(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = sink.sender()
-    began, go_on = threading.Event(), threading.Event()
+    began, waits, go_on = threading.Event(), threading.Event(), threading.Event()
     writing: list[int] = []
+    overlaps: list[int] = []
+
+    class Watched:
+        """A lock that shows when a second thread asks for it."""
+
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if self.lock.locked():
+                waits.set()
+            self.lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            self.lock.release()
 
     def slow(*arguments: Any) -> None:
-        writing.append(len(writing))
+        overlaps.extend(writing)
+        writing.append(arguments[1].offset)
         began.set()
         assert go_on.wait(20)
         write_cursor(*arguments)
         writing.pop()
 
     monkeypatch.setattr(sender, "write_cursor", slow)
+    monkeypatch.setattr(one, "_saving", Watched())
     one.cursor = Cursor(one.log_id, 1)
     first = asyncio.create_task(one._save())
     await asyncio.to_thread(began.wait)
@@ -132,10 +149,10 @@ async def test_a_save_that_nobody_waits_for_does_not_disturb_the_next_one(
         await first
     one.cursor = Cursor(one.log_id, 2)
     second = asyncio.create_task(one._save())
-    await asyncio.sleep(0.05)
-    assert writing == [0]
+    assert await asyncio.to_thread(waits.wait, 20)
     go_on.set()
     await second
+    assert overlaps == []
     assert read_cursor(sink.log.folder) == Cursor(one.log_id, 2)
 
 

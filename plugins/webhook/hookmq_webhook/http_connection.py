@@ -25,7 +25,7 @@ class Response(NamedTuple):
 
 
 class ExchangeFailed(Exception):
-    """There was no usable response. The text is a reason; see `hookmq_toolkit.network_errors`."""
+    """The request got no usable response. The text is a reason; see `hookmq_toolkit.network_errors`."""
 
 
 class Connection(asyncio.Protocol):

@@ -13,7 +13,7 @@ from hookmq_webhook.links import RemoteLink
 
 
 class Process:
-    """Records what is written to the process."""
+    """Stands for the sending process, and keeps the places that it is told."""
 
     restarts = 0
     backlog = 0

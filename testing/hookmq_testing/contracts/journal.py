@@ -44,7 +44,7 @@ class JournalContract:
         assert told == [None]
 
     def seal(self, journal: Sealing) -> None:
-        """Seal what the journal has, and wait until it is done."""
+        """Seal the appended messages, and wait until it is done."""
         told: list[StoreFailed | None] = []
         assert journal.seal(told.append)
         for _ in range(10_000):

@@ -1,4 +1,5 @@
-"""The clients of a simulated run. Each has a durable session, and remembers what it sent and received."""
+"""The clients of a simulated run. Each has a durable session, and keeps a list of the messages that it sent or
+received."""
 
 from typing import Any
 

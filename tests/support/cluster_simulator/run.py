@@ -119,7 +119,7 @@ class _Run:
 
 
 def _delivery(publisher: Publisher, subscriber: Subscriber) -> Iterator[str]:
-    """Yield what is wrong with the messages from `publisher` to `subscriber`."""
+    """Yield each broken promise about the messages from `publisher` to `subscriber`."""
     way = f"{publisher.client_id} to {subscriber.client_id}:"
     got = subscriber.messages.get(publisher.client_id, [])
     first = list(dict.fromkeys(got))

@@ -416,7 +416,7 @@ def test_when_committed_says_whether_anything_was_written(broker_harness: Make) 
 
 
 class SealingJournal(RecordingJournal):
-    """A journal that needs no commit of the store for what it alone has."""
+    """A journal that needs no commit of the store for messages that it alone has."""
 
     def seal(self, done: Callable[[StoreFailed | None], None]) -> bool:
         self.flush(self.appended[-1][0], done)
