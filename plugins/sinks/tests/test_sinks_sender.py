@@ -143,7 +143,7 @@ async def test_a_save_that_nobody_waits_for_does_not_disturb_the_next_one(
     monkeypatch.setattr(one, "_saving", Watched())
     one.cursor = Cursor(one.log_id, 1)
     first = asyncio.create_task(one._save())
-    await asyncio.to_thread(began.wait)
+    assert await asyncio.to_thread(began.wait, 20)
     first.cancel()
     with suppress(asyncio.CancelledError):
         await first
