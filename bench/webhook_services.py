@@ -1,4 +1,7 @@
-"""The services that bench.webhook sends events to. ``python -m bench.webhook_services KIND`` runs one and prints its port."""
+"""The services that bench.webhook sends events to. ``python -m bench.webhook_services KIND`` runs one of them.
+
+It prints the port of the service.
+"""
 
 import asyncio
 import json

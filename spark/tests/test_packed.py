@@ -7,7 +7,7 @@ from zlib import crc32
 import pyarrow as pa
 import pytest
 from hookmq.plugin import Message, Properties
-from hookmq_spark_sink import block, packed
+from hookmq_spark_sink import block, building, packed
 from pyspark_mqtt.arrow import batches
 from pyspark_mqtt.blocks import PACKED_ENTRY, parse
 from pyspark_mqtt.errors import MqttError, UnreachableError
@@ -27,7 +27,7 @@ MESSAGES = [
     )
     for n in range(500)
 ]
-PLAIN = block.parse(block.encode(3, 100, MESSAGES))
+PLAIN = block.parse(building.encode(3, 100, MESSAGES))
 PACKED = packed.pack(PLAIN)
 
 

@@ -21,7 +21,7 @@ from hookmq_toolkit.durable_files import write_all
 from hookmq_toolkit.segment_log.frame import Frame, encode
 from hookmq_toolkit.segment_log.segment import beginning, read
 
-from hookmq_spark_sink import block, packed
+from hookmq_spark_sink import block, building, packed
 
 BYTES: Final = 2 << 20
 """Target size of a merged block in bytes."""
@@ -59,7 +59,7 @@ def merge(source: Path, target: Path, compression: str) -> None:
         offset = segment.base
         for partition in sorted(blocks):
             for group in groups(blocks[partition]):
-                data = encoded(block.merge(group))
+                data = encoded(building.merge(group))
                 count = sum(one.count for one in group)
                 write_all(file, encode(Frame(offset, count, segment.commit, 0, data), segment.salt))
                 offset += count

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Final, Literal, Protocol
 from zlib import crc32
 
-from hookmq_spark_sink import block
+from hookmq_spark_sink import building
 
 PartitionBy = Literal["topic", "round_robin"]
 """The values of the setting `partition_by`."""
@@ -34,7 +34,7 @@ def by_crc32(topic: str, partitions: int) -> int:
     A CRC is linear, so topics that differ in only a few bits often get the same remainder. Such topics end up in only a
     few partitions.
     """
-    return crc32(block.utf8(topic)) % partitions
+    return crc32(building.utf8(topic)) % partitions
 
 
 def by_name(topic: str, partitions: int) -> int:
@@ -55,7 +55,7 @@ def by_name(topic: str, partitions: int) -> int:
             start -= 1
             added += 11 * int(topic[start])
         topic = f"{topic[:start]}#{topic[end:]}"
-    hashed = blake2b(block.utf8(topic), digest_size=8).digest()
+    hashed = blake2b(building.utf8(topic), digest_size=8).digest()
     return (int.from_bytes(hashed, "big") + added) % partitions
 
 

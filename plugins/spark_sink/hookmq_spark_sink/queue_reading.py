@@ -14,7 +14,7 @@ from hookmq_toolkit.message_frames import Entry, decode_frame
 from hookmq_toolkit.queue_streams import StreamFiles
 from hookmq_toolkit.segment_log import Frame, LogReader, SegmentReader, Trimmed, frames
 
-from hookmq_spark_sink import block
+from hookmq_spark_sink import block, building
 from hookmq_spark_sink.queue_state import QUEUE, QueueState, read_queue_state
 from hookmq_spark_sink.reading import ConsumerOffsets, NotServed, Removed, Unavailable, Wanted
 
@@ -90,10 +90,10 @@ class QueueView:
                 entries = [one for one in entries if base <= one[0] < wanted.end]
             if wanted.match is not None:
                 matches = wanted.match
-                entries = [one for one in entries if matches(block.utf8(one[1].topic))]
+                entries = [one for one in entries if matches(building.utf8(one[1].topic))]
             for entry in entries:
                 rows.append(entry)
-                size += block.weight(entry[1])
+                size += building.weight(entry[1])
                 if len(rows) >= _ROWS or size >= _BYTES:
                     reached = entry[0] + 1
                     made = _block(rows, base, reached, wanted)
@@ -205,7 +205,7 @@ def _block(rows: Sequence[Entry], base: int, end: int, wanted: Wanted) -> bytes:
     """Return a block that contains these rows and covers the offsets from `base` to `end`."""
     if not rows:
         return block.assemble(block.empty(0, base, end))
-    made = block.build(0, base, [message for _, message in rows])
+    made = building.build(0, base, [message for _, message in rows])
     if len(rows) != end - base:
         made = block.thinned(made, [offset for offset, _ in rows], end)
     if wanted.columns is not None:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from hookmq.mqtt_api import compile_filter, validate_filter
 from hookmq.plugin import StoreError
 
-from hookmq_spark_sink import block, files, packed
+from hookmq_spark_sink import block, building, files, packed
 from hookmq_spark_sink.files import Consumer, Reported, State
 from hookmq_spark_sink.index import StreamIndex
 
@@ -323,7 +323,7 @@ def _small(data: bytes, wanted: Wanted) -> block.Block | None:
 def _merged(small: list[block.Block]) -> Iterator[bytes]:
     """Merge the blocks into one, yield it, and empty the list. If the list is empty, yield nothing."""
     if small:
-        yield block.assemble(block.merge(small) if small[1:] else small[0])
+        yield block.assemble(building.merge(small) if small[1:] else small[0])
         small.clear()
 
 
@@ -349,7 +349,7 @@ def _encoded(data: bytes, wanted: Wanted, reached: int) -> Iterator[tuple[bytes,
         return
     needed = None if wanted.columns is None else wanted.columns | {block.TIMESTAMP}
     end = min(head.end, wanted.end)
-    one = block.take(packed.parse(data, needed, verify=False), rows, reached, end)
+    one = building.take(packed.parse(data, needed, verify=False), rows, reached, end)
     if wanted.columns is not None:
         one = block.project(one, wanted.columns)
     yield block.assemble(one), end

@@ -8,7 +8,7 @@ from typing import Final
 
 from hookmq.storage_api import Room
 
-from hookmq_spark_sink.block import properties_size
+from hookmq_spark_sink.building import properties_size
 from hookmq_spark_sink.config import StreamConfig
 
 PER_RECORD: Final = 64

@@ -18,7 +18,7 @@ from hookmq.storage_api import CommitId, MessageColumns, StoreFailed
 from hookmq_toolkit.segment_log import FRAME_HEADER, Fill, SegmentLog
 from hookmq_toolkit.state_folder import make_folder, refuse_foreign
 
-from hookmq_spark_sink import block, files, placement, recovery
+from hookmq_spark_sink import block, building, files, placement, recovery
 from hookmq_spark_sink.ages import Ages
 from hookmq_spark_sink.config import StreamConfig
 from hookmq_spark_sink.consumers import ConsumerState, states
@@ -244,14 +244,14 @@ class Stream:
         began = self.last_flush = self._runtime.now()
         made: list[block.Head] = []
         size = 0
-        small = self.space.writing <= block.MAX_BYTES  # so is each part of it
+        small = self.space.writing <= building.MAX_BYTES  # so is each part of it
         for commit, parts in groups:
             for place, columns in parts:
                 runs: Iterable[MessageColumns] = (columns,)
-                if not small or len(columns) > block.MAX_ROWS:
-                    runs = block.split_columns(columns)
+                if not small or len(columns) > building.MAX_ROWS:
+                    runs = building.split_columns(columns)
                 for run in runs:
-                    data = block.encode_columns(place, self.next[place], run)
+                    data = building.encode_columns(place, self.next[place], run)
                     self.next[place] += len(run)
                     self.log.append(commit, data, len(run))
                     made.append(block.read_head(data))

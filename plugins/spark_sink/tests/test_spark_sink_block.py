@@ -6,9 +6,8 @@ from zlib import crc32
 
 import pytest
 from hookmq.plugin import EMPTY, Message, Properties
-from hookmq_spark_sink import block
+from hookmq_spark_sink import block, building
 from hookmq_spark_sink.block import COLUMNS, Block, Damaged
-from hookmq_spark_sink.merge import groups
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,7 +75,7 @@ def expected(messages: list[Message], base: int, partition: int) -> list[dict[st
 def test_a_block_contains_the_messages_as_published(
     messages: list[Message], base: int, partition: int
 ) -> None:
-    data = block.encode(partition, base, messages)
+    data = building.encode(partition, base, messages)
     assert len(data) % 8 == 0
     found = block.parse(data)
     assert list(block.rows(found)) == expected(messages, base, partition)
@@ -89,38 +88,14 @@ def test_a_block_contains_the_messages_as_published(
         assert position % 8 == 0
 
 
-@pytest.mark.parametrize(("rows", "length"), [(3, 0), (3, 1025), (4096, 7), (4097, 7), (9, 2)])
-@pytest.mark.parametrize("odd", [None, 0, 1, -1])
-def test_payloads_of_equal_length(rows: int, length: int, odd: int | None) -> None:
-    """The offsets of values with the same length are not computed one by one, unless one value differs."""
-    payloads = [
-        number.to_bytes(2, "big")[: length % 3].ljust(length, b".") for number in range(rows)
-    ]
-    if odd is not None:
-        payloads[odd] += b"!"
-    one = block.parse(block.encode(0, 0, [Message("t", payload) for payload in payloads]))
-    assert block.column(one, block.PAYLOAD) == payloads
-    assert block.column(one, block.TOPIC) == [b"t"] * rows
-
-
-def test_texts_that_are_not_ascii() -> None:
-    texts = ["t/ä", "t/\ud800", "t/" + "ä" * 2000, "t/a", ""]
-    messages = [Message(text, b"", sender=text) for text in texts]
-    for number in range(3):  # a text that was encoded before is remembered
-        one = block.parse(block.encode(0, 0, messages[number:]))
-        wanted = [text.encode("utf-8", "replace") for text in texts[number:]]
-        assert block.column(one, block.TOPIC) == wanted
-        assert block.column(one, block.CLIENT_ID) == wanted
-
-
 @given(MESSAGES, st.data())
 def test_merged_blocks_are_the_block_of_all(messages: list[Message], data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, len(messages)), max_size=3)) | {len(messages)})
     parts: list[Block] = []
     for start, end in zip([0, *cuts], cuts, strict=False):
-        parts.append(block.parse(block.encode(3, 100 + start, messages[start:end])))
-    merged = block.parse(block.assemble(block.merge(parts)))
-    whole = block.parse(block.encode(3, 100, messages))
+        parts.append(block.parse(building.encode(3, 100 + start, messages[start:end])))
+    merged = block.parse(block.assemble(building.merge(parts)))
+    whole = block.parse(building.encode(3, 100, messages))
     assert merged.buffers == whole.buffers
     assert merged.nulls == whole.nulls
     assert (merged.base, merged.end, merged.count) == (whole.base, whole.end, whole.count)
@@ -132,9 +107,9 @@ def test_merged_blocks_are_the_block_of_all(messages: list[Message], data: st.Da
 def test_rows_that_are_taken_and_columns_that_are_left_out(
     messages: list[Message], data: st.DataObject
 ) -> None:
-    one = block.parse(block.encode(0, 50, messages))
+    one = block.parse(building.encode(0, 50, messages))
     rows = sorted(data.draw(st.sets(st.integers(0, len(messages) - 1))))
-    taken = block.parse(block.assemble(block.take(one, rows, 40, 90)))
+    taken = block.parse(block.assemble(building.take(one, rows, 40, 90)))
     every = expected(messages, 50, 0)
     assert list(block.rows(taken)) == [every[row] for row in rows]
     assert (taken.base, taken.end, taken.count, taken.sparse) == (40, 90, len(rows), True)
@@ -148,7 +123,7 @@ def test_rows_that_are_taken_and_columns_that_are_left_out(
 
 @given(MESSAGES, st.data())
 def test_any_changed_bit_is_noticed(messages: list[Message], data: st.DataObject) -> None:
-    written = bytearray(block.encode(0, 0, messages))
+    written = bytearray(building.encode(0, 0, messages))
     bit = data.draw(st.integers(0, len(written) * 8 - 1))
     written[bit // 8] ^= 1 << bit % 8
     with pytest.raises(Damaged):
@@ -157,20 +132,20 @@ def test_any_changed_bit_is_noticed(messages: list[Message], data: st.DataObject
 
 @pytest.mark.parametrize("cut", [0, 1, 63, 64, 100, -1])
 def test_less_than_a_block_is_none(cut: int) -> None:
-    data = block.encode(0, 0, [Message("t", b"x" * 50)])
+    data = building.encode(0, 0, [Message("t", b"x" * 50)])
     with pytest.raises(Damaged):
         block.parse(data[:cut])
 
 
 def test_a_newer_version_says_so() -> None:
-    data = bytearray(block.encode(0, 0, [Message("t", b"")]))
+    data = bytearray(building.encode(0, 0, [Message("t", b"")]))
     data[16] = 3
     with pytest.raises(Damaged, match="version 3; expected version 1 to 2"):
         block.parse(bytes(data))
 
 
 def test_a_buffer_outside_of_the_block_is_damage() -> None:
-    data = bytearray(block.encode(0, 0, [Message("t", b"")]))
+    data = bytearray(building.encode(0, 0, [Message("t", b"")]))
     data[64 + 16 : 64 + 24] = (1 << 40).to_bytes(8, "little")
     data[4:8] = crc32(data[8:]).to_bytes(4, "little")
     with pytest.raises(Damaged, match="outside"):
@@ -179,7 +154,7 @@ def test_a_buffer_outside_of_the_block_is_damage() -> None:
 
 def test_the_layout_is_that_of_the_protocol() -> None:
     message = Message("a/b", b"\0\xff", 2, True, received_at=1.5, sender="c")
-    data = block.encode(7, 9, [message])
+    data = building.encode(7, 9, [message])
     assert data[:4] == b"HqAB"
     assert int.from_bytes(data[4:8], "little") == crc32(data[8:])
     assert struct.unpack_from("<QHHIQQIIqq", data, 8) == (
@@ -199,43 +174,5 @@ def test_the_layout_is_that_of_the_protocol() -> None:
 
 def test_a_topic_with_half_a_surrogate_pair_ends_nothing() -> None:
     one = Message("t/\ud800", b"", properties=Properties(user_property=(("\udfff", "v"),)))
-    (row,) = block.rows(block.parse(block.encode(0, 0, [one])))
+    (row,) = block.rows(block.parse(building.encode(0, 0, [one])))
     assert (row["topic"], row["headers"]) == ("t/?", [("?", b"v")])
-
-
-class Huge(bytes):
-    """A value that reports the maximum length that MQTT allows, without using that much memory."""
-
-    def __len__(self) -> int:
-        return 268_435_455
-
-
-def test_large_messages_get_blocks_of_their_own() -> None:
-    small, huge = Message("s", b"x"), Message("h", Huge())
-    messages = [small, small, huge, small, huge, huge, small]
-    runs = list(block.split(messages, list(map(block.weight, messages))))
-    assert [len(run) for run in runs] == [2, 1, 1, 1, 1, 1]
-    assert [one for run in runs for one in run] == messages
-
-
-@given(st.lists(st.integers(1, 3 << 20), min_size=1, max_size=20))
-def test_runs_are_bounded_and_nothing_is_lost(weights: list[int]) -> None:
-    messages = [Message(f"t/{n}", b"") for n in range(len(weights))]
-    runs = list(block.split(messages, weights))
-    assert [one for run in runs for one in run] == messages
-    at = 0
-    for run in runs:
-        size = sum(weights[at : at + len(run)])
-        at += len(run)
-        assert size <= block.MAX_BYTES or len(run) == 1
-
-
-def test_many_rows_are_several_blocks() -> None:
-    messages = [Message("t", b"")] * (block.MAX_ROWS + 1)
-    runs = list(block.split(messages, [1] * len(messages)))
-    assert [len(run) for run in runs] == [block.MAX_ROWS, 1]
-
-
-def test_groups_that_are_merged_are_bounded() -> None:
-    one = block.parse(block.encode(0, 0, [Message("t", b"x" * 700_000)]))
-    assert [len(group) for group in groups([one] * 7)] == [2, 2, 2, 1]

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 from hookmq.plugin import EMPTY, Message, Properties
-from hookmq_spark_sink import block, packed
+from hookmq_spark_sink import block, building, packed
 from hookmq_spark_sink.block import CLIENT_ID, COLUMNS, PAYLOAD, TOPIC, VALIDITY, VALUES, Damaged
 
 DRAW = random.Random(5)
@@ -42,7 +42,7 @@ def rows(data: bytes) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("messages", SHAPES.values(), ids=SHAPES)
 def test_a_packed_block_has_the_same_rows(messages: list[Message]) -> None:
-    plain = block.encode(3, 1 << 40, messages)
+    plain = building.encode(3, 1 << 40, messages)
     one = block.parse(plain)
     data = packed.pack(one)
     assert (len(data) % 8, packed.version(data)) == (0, packed.VERSION)
@@ -58,7 +58,7 @@ def test_a_packed_block_has_the_same_rows(messages: list[Message]) -> None:
 
 @pytest.mark.parametrize("messages", SHAPES.values(), ids=SHAPES)
 def test_chosen_columns_are_selected_or_decoded(messages: list[Message]) -> None:
-    one = block.parse(block.encode(0, 50, messages))
+    one = block.parse(building.encode(0, 50, messages))
     data = packed.pack(one)
     for name, column in COLUMNS.items():
         wanted = frozenset({column})
@@ -72,7 +72,7 @@ def test_equal_values_are_stored_once_and_compressed() -> None:
         Message(f"plant/{n % 50}/state", b'{"temperature": %d}' % (n % 90), sender="gateway")
         for n in range(5000)
     ]
-    plain = block.encode(0, 0, messages)
+    plain = building.encode(0, 0, messages)
     data = packed.pack(block.parse(plain))
     assert len(data) * 8 < len(plain)
     names, indices = packed.dictionary(packed.read(data), TOPIC)
@@ -82,7 +82,7 @@ def test_equal_values_are_stored_once_and_compressed() -> None:
 
 
 def test_the_layout_is_that_of_the_protocol() -> None:
-    one = block.parse(block.encode(7, 9, [Message("a/b", b"x" * 100, received_at=1.5)] * 2))
+    one = block.parse(building.encode(7, 9, [Message("a/b", b"x" * 100, received_at=1.5)] * 2))
     data = packed.pack(one)
     assert data[:4] == b"HqAB"
     assert int.from_bytes(data[4:8], "little") == crc32(data[8:])
@@ -120,7 +120,7 @@ def number_of(data: bytes, column: int, role: int) -> int:
 
 
 SAMPLE = packed.pack(
-    block.parse(block.encode(0, 0, [Message(f"t/{n % 4}", b"x" * 100) for n in range(50)]))
+    block.parse(building.encode(0, 0, [Message(f"t/{n % 4}", b"x" * 100) for n in range(50)]))
 )
 
 
@@ -171,7 +171,7 @@ def test_less_than_a_block_is_none(cut: int) -> None:
 
 
 def test_a_column_with_nulls_keeps_them() -> None:
-    one = packed.parse(packed.pack(block.parse(block.encode(0, 0, SHAPES["some senders"]))))
+    one = packed.parse(packed.pack(block.parse(building.encode(0, 0, SHAPES["some senders"]))))
     assert one.nulls == {CLIENT_ID: 20}
     assert (CLIENT_ID, VALIDITY) in one.buffers
     assert [row is None for row in block.column(one, CLIENT_ID)] == [n % 5 == 0 for n in range(99)]

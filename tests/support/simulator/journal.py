@@ -153,7 +153,7 @@ class OpenJournal:
             self._finish(done, trouble)
 
     def seal(self, done: Flushed) -> bool:
-        """Flush messages without a commit of the store, as `hookmq.storage.protocols.Sealing.seal` does. Refuse sometimes."""
+        """Flush without the store, as `hookmq.storage.protocols.Sealing.seal` does. Refuse sometimes."""
         journals = self.disk.journals
         if journals.random.random() < 0.2:
             return False
