@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from admin_browser import AXE, Open, Operated, View
+from sink_broker import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]
 
@@ -294,8 +295,7 @@ def test_a_webhook_is_a_sink_with_deliveries(tab: Open, site: Operated) -> None:
 def test_an_administrator_manages_a_sink(tab: Open, site: Operated) -> None:
     site.publish("line/press", b'{"celsius": 21}')
     site.publish("line/press", b"broken")
-    while site.ask("GET", "/sinks/plant")["lag"]:
-        pass
+    until(lambda: not site.ask("GET", "/sinks/plant")["lag"], "writing")
     view = tab(REFUSED).sign_in()
     view.go("sink/plant", "plant")
     view.count("Dead letters", 1)
@@ -323,14 +323,17 @@ def test_an_administrator_manages_a_sink(tab: Open, site: Operated) -> None:
     view.press("Move the cursor")
     view.confirm("Move", Position="first")
     view.says("Done: Move the cursor.")
-    while (one := site.ask("GET", "/sinks/plant"))["counts"]["written"] < written + 2 or one["lag"]:
-        pass
+
+    def written_again() -> bool:
+        sink = site.ask("GET", "/sinks/plant")
+        return sink["counts"]["written"] >= written + 2 and not sink["lag"]
+
+    until(written_again, "writing from the first message on")
     view.press("Delete them")
     view.confirm("Delete the dead letters")
     view.says("Done: Delete the dead letters.")
     view.sees(view.page.get_by_text("The target has taken every message."))
-    while site.ask("GET", "/sinks/plant")["dead_letters"]:
-        pass  # its process reports soon
+    until(lambda: not site.ask("GET", "/sinks/plant")["dead_letters"], "the report of the process")
 
 
 @pytest.mark.parametrize(("role", "hidden"), [("viewer", 7), ("operator", 4), ("admin", 0)])

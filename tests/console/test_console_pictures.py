@@ -5,10 +5,12 @@ is tested.
 import base64
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 from admin_browser import Open, Operated, View
+from sink_broker import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]
 
@@ -40,12 +42,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_picture_of_the_overview(tab: Open, site: Operated, folder: Path) -> None:
+
+    def sampled_after(time: float) -> bool:
+        return bool(site.ask("GET", "/history?limit=1")["times"][0] != time)
+
     view = tab(viewport=WINDOW).sign_in()
     for number in range(SAMPLES):
         seen = site.ask("GET", "/history?limit=1")["times"][0]
         site.burst(f"light/{number % 3}/set", 60 + (number * 37) % 90)
-        while site.ask("GET", "/history?limit=1")["times"][0] == seen:
-            pass
+        until(partial(sampled_after, seen), "the next sample")
     points = "count => document.querySelector('figure polyline').points.length >= count"
     view.until(points, SAMPLES)
     save(view, "overview", folder)
@@ -92,8 +97,7 @@ def test_picture_of_a_sink(tab: Open, site: Operated, folder: Path) -> None:
     for number in range(6):
         payload = b"ERR 7" if number == 2 else b'{"celsius": %d}' % (20 + number)
         site.publish(f"line/press-{number}", payload)
-    while site.ask("GET", "/sinks/plant")["lag"]:
-        pass
+    until(lambda: not site.ask("GET", "/sinks/plant")["lag"], "writing")
     view = tab(viewport=WINDOW).sign_in()
     view.go("sink/plant", "plant")
     view.count("Lanes", 2)

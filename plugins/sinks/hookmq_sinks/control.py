@@ -133,7 +133,7 @@ def status_of(process: SenderProcess, now: float) -> SinkStatus:
         config.name,
         config.driver,
         config.topics,
-        told["state"],
+        process.state,
         told["reason"],
         config.kind.holds_position,
         cursor,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from hookmq_toolkit.sinks import SinkError
+from hookmq_toolkit.sinks import SinkError, SinkState
 
 from hookmq_sinks.plain import plain_value
 from hookmq_sinks.sink_log import SinkLog
@@ -68,6 +68,14 @@ class SenderProcess:
                 "missed",
             )
         }
+
+    @property
+    def state(self) -> SinkState:
+        """The sink's state. Reports that the process sent before it was paused or resumed do not count for this."""
+        state: SinkState = self.status["state"]
+        if self.paused:
+            return state if state == "failed" else "paused"
+        return "starting" if state == "paused" else state
 
     def __repr__(self) -> str:
         return f"<SenderProcess of {self.sink.config.name}>"
@@ -201,8 +209,6 @@ class SenderProcess:
     def pause(self, paused: bool) -> None:
         """Pause the sink, or resume it."""
         self.paused = paused
-        word = "paused" if paused else "starting"
-        self.status = {**self.status, "state": word}
         self._write({"pause": paused})
 
     async def ask(self, what: str, seconds: float, **values: Any) -> Any:

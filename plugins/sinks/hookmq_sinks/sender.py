@@ -144,7 +144,6 @@ class Sender:
             LogTail(self.folder / LOG), config.maker(), self.lanes, cursor.name, cursor.offset, self.end,
             config.batch.bytes, self.log,
         )  # fmt: skip
-        self._restart.clear()
         self._tasks = [asyncio.create_task(one.run()) for one in self.lanes]
         self._tasks.append(asyncio.create_task(self.feed.run()))
 
@@ -194,8 +193,11 @@ class Sender:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._move()
         self._first_end = None
+        self._restart.clear()
         wanted, self._wanted = self._wanted, None
         if wanted is not None:
+            # The cursor no longer follows this feed: `_upkeep` runs while the new cursor is stored.
+            self.feed = None
             self.cursor = wanted
             await self._save()
 

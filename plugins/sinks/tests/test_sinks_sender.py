@@ -14,9 +14,11 @@ from hookmq.plugin import StoreError
 from hookmq.storage_api import CommitId, make_message
 from hookmq_sinks import sender
 from hookmq_sinks.config import SinkConfig
+from hookmq_sinks.control import status_of
 from hookmq_sinks.cursor import Cursor, read_cursor, write_cursor
 from hookmq_sinks.dead_letters import DeadLetters, read_dead_letters
 from hookmq_sinks.plain import plain_value
+from hookmq_sinks.process import SenderProcess
 from hookmq_sinks.sender import Sender
 from hookmq_sinks.sink_log import SinkLog
 from hookmq_sinks.testing import make_record
@@ -156,6 +158,49 @@ async def test_a_save_that_nobody_waits_for_does_not_disturb_the_next_one(
     assert read_cursor(sink.log.folder) == Cursor(one.log_id, 2)
 
 
+@pytest.mark.parametrize("again", [None, 2])
+async def test_a_seek_is_kept_while_its_cursor_is_stored(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, again: int | None
+) -> None:
+    sink.publish(1, 2, 3)
+    one = sink.sender()
+    loop = asyncio.get_running_loop()
+    stored: list[Cursor] = []
+
+    async def meanwhile() -> None:
+        one._move()  # as `_upkeep` does
+        if again is not None:
+            one.take({"do": "seek", "offset": again, "id": 2})
+            await asyncio.gather(*one._replies)
+
+    def slow(folder: Path, cursor: Cursor, sync: bool) -> None:
+        write_cursor(folder, cursor, sync)
+        stored.append(cursor)
+        if cursor.seek and cursor.offset == 0:
+            asyncio.run_coroutine_threadsafe(meanwhile(), loop).result(20)
+
+    monkeypatch.setattr(sender, "write_cursor", slow)
+    task = asyncio.create_task(one.run())
+
+    async def written(count: int) -> None:
+        async with asyncio.timeout(20):
+            while one.counts.written < count or one.cursor.offset < 3:
+                await asyncio.sleep(0.005)
+                one._move()
+
+    await written(3)
+    one.take({"do": "seek", "offset": 0, "id": 1})
+    await written(4)
+    one.ended.set()
+    await task
+    assert [cursor.offset for cursor in stored if cursor.seek] == (
+        [0] if again is None else [0, again]
+    )
+    assert read_cursor(sink.log.folder) == Cursor(sink.log.log.id, 3)
+    assert numbers(sink.lines())[-1] == 3
+    assert again is not None or numbers(sink.lines()) == [1, 2, 3] * 2
+
+
 async def test_a_lost_cursor_repeats_nothing_if_the_target_holds_the_position(sink: Sink) -> None:
     sink.publish(1, 2, 3)
     await sink.run()
@@ -218,6 +263,24 @@ async def test_a_target_that_lost_records_gets_them_again(sink: Sink, told: list
     sink.publish(6)
     assert numbers(await sink.run()) == [1, 2, 3, 4, 5, 6]
     assert any(one.get("log", ["", ""])[1] == "sinks.target_behind" for one in told)
+
+
+@pytest.mark.parametrize(
+    ("paused", "told", "state"),
+    [
+        (True, "active", "paused"),
+        (True, "failed", "failed"),
+        (False, "paused", "starting"),
+        (False, "active", "active"),
+    ],
+)
+def test_a_late_report_does_not_end_a_pause(
+    sink: Sink, paused: bool, told: str, state: str
+) -> None:
+    process = SenderProcess(sink.log, False)
+    process.pause(paused)
+    process.status = {"state": told, "reason": ""}
+    assert status_of(process, 0.0).state == state
 
 
 def test_only_one_process_writes(sink: Sink) -> None:
