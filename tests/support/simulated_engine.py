@@ -4,7 +4,7 @@ All times are virtual. See `simulated_log` for the log and its faults.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -220,10 +220,13 @@ class SimulatedEngine:
 
     # what the log and other engines call -------------------------------------------------------------------------
 
-    def nudge(self) -> None:
-        """Look for new messages."""
+    def nudge(self, subjects: Collection[str] | None = None) -> None:
+        """Look for new messages of `subjects`, or of all."""
         for following in self._following:
-            self._pump_later(following)
+            if subjects is None or any(
+                matches(one, subject) for one in following.filters for subject in subjects
+            ):
+                self._pump_later(following)
 
     def listens(self, subject: str) -> bool:
         """Return whether anything here listens to `subject`."""

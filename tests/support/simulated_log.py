@@ -6,8 +6,9 @@ answers make it look different to a node. All times are virtual.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from heapq import heappop, heappush
 from math import inf
 from random import Random
@@ -22,8 +23,8 @@ class Reader(Protocol):
 
     crashed: bool
 
-    def nudge(self) -> None:
-        """Look for new messages."""
+    def nudge(self, subjects: Collection[str]) -> None:
+        """Look for new messages of `subjects`."""
 
     def listens(self, subject: str) -> bool:
         """Return whether anything here listens to `subject`."""
@@ -101,6 +102,7 @@ class _Record:
     died: float = inf
 
 
+@lru_cache(maxsize=10_000)
 def matches(filter_: str, subject: str) -> bool:
     """Return whether `subject` matches `filter_`, by the rules of NATS."""
     wanted, have = filter_.split("."), subject.split(".")
@@ -128,6 +130,8 @@ class SimulatedLog:
         self._random = random
         self._records: list[_Record] = []
         self._of_subject: dict[str, list[int]] = {}
+        self._of_filter: dict[str, list[list[int]]] = {}
+        """The sequences of each subject that matches a filter, as in `_of_subject`."""
         self._keys: dict[str, Appended] = {}
         self._changes: list[float] = []
         self._ends: list[tuple[float, int]] = []
@@ -162,15 +166,16 @@ class SimulatedLog:
             self._records.append(
                 _Record(Stored(entry.subject, sequence, bytes(entry.data), now), change)
             )
-            self._of_subject.setdefault(entry.subject, []).append(sequence)
+            self._index(entry.subject).append(sequence)
             if entry.ttl:
                 heappush(self._ends, (self.runtime.now() + entry.ttl, sequence))
         answer = Appended(len(self._records))
         self.commits.append(Commit(key, first, answer.last))
         if key:
             self._keys[key] = answer
+        subjects = {entry.subject for entry in entries}
         for engine in self.engines:
-            engine.nudge()
+            engine.nudge(subjects)
         return answer
 
     def trim(self, subject: str, before: int) -> None:
@@ -279,12 +284,36 @@ class SimulatedLog:
                 return record.stored
         return None
 
+    def _index(self, subject: str) -> list[int]:
+        """Return the sequences of a subject. It may be new."""
+        found = self._of_subject.get(subject)
+        if found is None:
+            found = self._of_subject[subject] = []
+            for filter_, lists in self._of_filter.items():
+                if matches(filter_, subject):
+                    lists.append(found)
+        return found
+
+    def _matching(self, filter_: str) -> list[list[int]]:
+        """Return the sequences of each subject that matches a filter."""
+        found = self._of_filter.get(filter_)
+        if found is None:
+            found = self._of_filter[filter_] = [
+                one for subject, one in self._of_subject.items() if matches(filter_, subject)
+            ]
+        return found
+
     def _view(self, filters: Sequence[str], after: int, change: int) -> Iterator[Stored]:
-        for index in range(after, len(self._records)):
-            record = self._records[index]
+        sequences: set[int] = set()
+        for filter_ in filters:
+            for one in self._matching(filter_):
+                if one and one[-1] > after:
+                    sequences.update(one[bisect_right(one, after) :])
+        for sequence in sorted(sequences):
+            record = self._records[sequence - 1]
             if record.born > change:
                 return
-            if change < record.died and any(matches(one, record.stored.subject) for one in filters):
+            if change < record.died:
                 yield record.stored
 
 
