@@ -267,7 +267,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     add("--seconds", type=float, default=5.0, help="time of a run (%(default)s)")
     add("--clients", type=int, default=20, help="publishers, and subscribers (%(default)s)")
     add("--sessions", type=int, default=10_000, help="sessions to take over (%(default)s)")
-    add("--lease", type=float, default=15.0, help="the nodes' lease in the takeover (%(default)s)")
+    add("--lease", type=float, default=10.0, help="the nodes' lease in the takeover (%(default)s)")
     add(
         "--subscriptions",
         default="100000,300000,1000000",

@@ -126,7 +126,7 @@ def workers(count: int) -> Iterator[Brokers]:
 
 
 @contextlib.contextmanager
-def cluster(lease: float = 15.0) -> Iterator[Brokers]:
+def cluster(lease: float = 10.0) -> Iterator[Brokers]:
     """Run three brokers and three NATS servers. Blocks until all of them are one cluster. Raises PeerError."""
     nats = NatsCluster(3)
     try:

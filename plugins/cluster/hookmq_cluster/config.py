@@ -52,8 +52,8 @@ class ClusterConfig:
         False, "allow replicas: 1, with which the loss of one NATS server loses everything"
     )
     lease: Seconds = setting(
-        15.0,
-        "seconds after which a silent node counts as dead; at least three elections of a NATS leader",
+        10.0,
+        "seconds after which a silent node counts as dead; at least two elections of a NATS leader",
         minimum=3.0,
         maximum=600.0,
     )

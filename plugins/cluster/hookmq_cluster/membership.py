@@ -21,7 +21,11 @@ _RENEWALS: Final = 3
 _LATE: Final = 0.75
 """The part of a lease after which a renewal is late. The log may have stored the one before earlier than it answered."""
 _POLLS: Final = 6
-"""Looks at the leases of the others in one lease."""
+"""Looks at the leases of the others in one lease, at least."""
+_POLL: Final = 1.0
+"""The longest pause between two looks at the leases of the others, in seconds."""
+_AGAIN: Final = 0.25
+"""Seconds until the next look if a lease has ended."""
 
 
 class Member(NamedTuple):
@@ -108,7 +112,7 @@ class Membership:
         """Read the leases of the others, now and regularly. Call `done` once after the first time."""
 
         def read(found: Unavailable | None) -> None:
-            self._runtime.call_later(self.lease / _POLLS, self._poll)
+            self._poll_later()
             done(found)
 
         self._look(read)
@@ -197,10 +201,11 @@ class Membership:
         if self._closed:
             return
 
-        def looked(_: Unavailable | None) -> None:
-            self._runtime.call_later(self.lease / _POLLS, self._poll)
+        self._look(lambda _: self._poll_later())
 
-        self._look(looked)
+    def _poll_later(self) -> None:
+        longest = _AGAIN if self._missing else _POLL
+        self._runtime.call_later(min(longest, self.lease / _POLLS), self._poll)
 
     def _look(self, done: Callable[[Unavailable | None], None]) -> None:
         def found(page: list[Stored] | Unavailable) -> None:
