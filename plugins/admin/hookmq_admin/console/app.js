@@ -6,6 +6,7 @@ import access from "./pages/access.js";
 import accounts, { group, user } from "./pages/accounts.js";
 import audit from "./pages/audit.js";
 import clients, { client } from "./pages/clients.js";
+import cluster from "./pages/cluster.js";
 import configuration from "./pages/configuration.js";
 import diagnosis from "./pages/diagnosis.js";
 import log from "./pages/log.js";
@@ -29,7 +30,8 @@ const PAGES = {
   mqtt: [mqtt, "MQTT client", "viewer"], diagnosis: [diagnosis, "Diagnosis", "viewer"], log: [log, "Log", "operator"],
   plugins: [plugins, "Plugins", "viewer"], streams: [streams, "Streams", "viewer"],
   queues: [queues, "Queues", "viewer"], queue: [queue, "", "viewer"],
-  sinks: [sinks, "Sinks", "viewer"], sink: [sink, "", "viewer"], access: [access, "Access", "operator"],
+  sinks: [sinks, "Sinks", "viewer"], sink: [sink, "", "viewer"],
+  cluster: [cluster, "Cluster", "viewer"], access: [access, "Access", "operator"],
   accounts: [accounts, "Users and groups", "operator"], user: [user, "", "operator"], group: [group, "", "operator"],
   configuration: [configuration, "Configuration", "admin"], maintenance: [maintenance, "Maintenance", "admin"], tokens: [tokens, "Tokens", "admin"], audit: [audit, "Audit log", "admin"],
 };
