@@ -172,6 +172,8 @@ class JoinedCluster:
         return self.forwarding.forward(message, route)
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
+        self.store.seal()
+        self.forwarding.seal()
         self.forwarding.flush(commit, done)
 
     # --- joining and leaving ---------------------------------------------------------------------------------------

@@ -90,6 +90,9 @@ class Forwarding:
         self._number = 0
         self._nodes: dict[str, _Node] = {}
         self._lanes: dict[str, list[MessageItem]] = {}
+        self._sealed: dict[str, list[MessageItem]] | None = None
+        """The messages for lanes in the next commit, if its records are complete. What came later belongs to the commit
+        after it."""
         self._scheduled = False
 
     def forward(self, message: Message, route: RemoteRoute) -> bool:
@@ -233,16 +236,21 @@ class Forwarding:
                     node.link.add(part, reliable)
 
     def take_entries(self) -> list[Entry]:
-        """Return the frames for lanes since the last call. All of them must be part of the next commit."""
-        if not self._lanes:
-            return []
-        lanes, self._lanes = self._lanes, {}
+        """Return the frames for lanes since the last call, up to `seal` if it was called. All of them must be part of the
+        next commit."""
+        self.seal()
+        lanes, self._sealed = self._sealed or {}, None
         encoded: dict[tuple[int, ...], list[bytes]] = {}
         entries: list[Entry] = []
         for lane, items in lanes.items():
             subject = self._names.lane(lane)
             entries.extend(Entry(subject, part) for part in self._encode(items, encoded))
         return entries
+
+    def seal(self) -> None:
+        """The records of the next commit are complete. The messages that are forwarded from now on are not part of it."""
+        if self._sealed is None:
+            self._sealed, self._lanes = self._lanes, {}
 
     def _encode(
         self, items: list[MessageItem], encoded: dict[tuple[int, ...], list[bytes]]

@@ -58,6 +58,9 @@ class LaneLog:
         self._runtime = runtime
         self._cursor = 0
         """The sequence up to which frames of other nodes are delivered, or did not exist."""
+        self._sealed: tuple[int, bool, list[Record]] | None = None
+        """`_cursor`, `moved` and `_extra` of the next frame, if its records are complete. What came later belongs to the
+        frame after it."""
         self._delivered: list[tuple[int, int]] = []
         self._last_size = 0
         self._untrimmed = 0
@@ -104,12 +107,22 @@ class LaneLog:
         """All frames of other nodes below `sequence` are delivered."""
         self._cursor = max(self._cursor, sequence)
 
-    def frame(self, origin: Origin, records: Sequence[Record]) -> LaneFrame:
-        """Return a frame with `records`, preceded by old records that must be written again."""
+    def seal(self) -> None:
+        """The broker's records for the next frame are complete. They do not include what is delivered from now on."""
+        if self._sealed is None:
+            self._sealed = (self._cursor, self.moved, self._extra)
+            self.moved, self._extra = False, []
+
+    def frame(self, origin: Origin, records: Sequence[Record]) -> LaneFrame | None:
+        """Return the next frame, with `records`, preceded by old records that must be written again. Return None if it
+        would be empty."""
+        self.seal()
+        assert self._sealed is not None
+        (cursor, moved, extra), self._sealed = self._sealed, None
+        if not records and not moved:
+            return None
         again = self.state.due(self._last_size)
-        frame = OwnerFrame(origin, self._cursor, (*again, *records, *self._extra))
-        self._extra.clear()
-        self.moved = False
+        frame = OwnerFrame(origin, cursor, (*again, *records, *extra))
         return LaneFrame(frame, self._entries(frame), self.fence)
 
     def with_new_fence(self, made: LaneFrame) -> LaneFrame:

@@ -5,7 +5,7 @@ messages and of sessions that have ended, and the messages for the lanes of othe
 process still owns the lanes.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -13,7 +13,6 @@ from hookmq.plugin import Runtime
 from hookmq.storage_api import (
     CommitId,
     Committed,
-    Enqueue,
     ExpiredEntries,
     Loaded,
     Paged,
@@ -23,6 +22,7 @@ from hookmq.storage_api import (
 
 from hookmq_cluster.claims import encode_session
 from hookmq_cluster.engine import Appended, Engine, Entry, Refused, Stored, Unavailable
+from hookmq_cluster.expired_search import ExpiredSearch
 from hookmq_cluster.frames import Frames, Origin
 from hookmq_cluster.lane_log import ATTEMPTS, RETRY, LaneFrame, LaneLog, Opened
 from hookmq_cluster.lane_state import ID_BITS, LaneState
@@ -32,8 +32,6 @@ from hookmq_cluster.placement import Placement, Retained
 
 TOMBSTONE: Final = 3600
 """Seconds for which the log keeps the entry that a session has ended."""
-EXAMINED: Final = 10_000
-"""The largest number of queue entries to examine in one step of a search for expired messages."""
 
 
 class ClusterStore:
@@ -183,6 +181,12 @@ class ClusterStore:
         """Return an id that no stored message has: each process has a range of its own."""
         return self._first_id
 
+    def seal(self) -> None:
+        """The records of the next commit are complete: what is received from now on belongs to the commit after it.
+        Without this call, `commit` includes everything received before it."""
+        for log in self._lanes.values():
+            log.seal()
+
     def commit(self, records: Sequence[Record], done: Committed) -> None:
         """Append the records, and everything else of the same turn; see `hookmq.storage_api.Store.commit`."""
         if self._failure:
@@ -220,9 +224,9 @@ class ClusterStore:
         commit.others = [*newest.values(), *self._outgoing()]
         origin = Origin(self._node, self._boot, commit.id.number)
         for lane, log in self._lanes.items():
-            found = split.lanes.pop(lane, ())
-            if found or log.moved:
-                commit.frames[lane] = log.frame(origin, found)
+            made = log.frame(origin, split.lanes.pop(lane, ()))
+            if made is not None:
+                commit.frames[lane] = made
         if split.lanes:
             self._runtime.log("warning", "cluster.lane_closed", lanes=sorted(split.lanes))
 
@@ -461,27 +465,8 @@ class ClusterStore:
         done: Callable[[ExpiredEntries | StoreFailed], None],
     ) -> None:
         """Find expired entries; see `hookmq.storage_api.ExpiringStore.expired`."""
-        search: Iterator[Enqueue | None]
-        search = place if isinstance(place, Iterator) else self._search(now)
-        found: list[tuple[str, int, int, int]] = []
-        for _ in range(EXAMINED):
-            try:
-                entry = next(search)
-            except StopIteration:
-                done(ExpiredEntries(found, None))
-                return
-            if entry is not None:
-                found.append((entry.owner, entry.seq, entry.size, entry.message_ref))
-                if len(found) >= max_count:
-                    break
-        done(ExpiredEntries(found, search))
-
-    def _search(self, now: float) -> Iterator[Enqueue | None]:
-        for lane, log in list(self._lanes.items()):
-            for entry in log.state.expired(now):
-                if self._lanes.get(lane) is not log:
-                    break
-                yield entry
+        search = place if isinstance(place, ExpiredSearch) else ExpiredSearch(self._lanes, now)
+        done(search.step(max_count))
 
     # end -------------------------------------------------------------------------------------------------------------
 
