@@ -22,6 +22,7 @@ _SEEN: Final = 10_000
 """How many lookups are remembered until the client is claimed."""
 _UNAVAILABLE: Final = Refused(ReasonCode.SERVER_UNAVAILABLE, "the cluster does not answer")
 _LOST: Final = Refused(ReasonCode.SERVER_BUSY, "the client is connecting to another node as well")
+_MOVING: Final = Refused(ReasonCode.SERVER_BUSY, "the session is moving to another node")
 
 
 def encode_session(client_id: str, lane: str) -> bytes:
@@ -118,7 +119,10 @@ class Claims:
         client_id = client.client_id
         sequence = self._seen.pop(client_id, None)
         self._kick(client_id, client.connected_at)
-        if not durable or self._lane_of(client_id) is not None:
+        lane = self._lane_of(client_id)
+        if lane is not None and not self._is_here(lane):
+            done(_MOVING)
+        elif not durable or lane is not None:
             done(None)
         elif sequence is not None:
             self._create(client_id, sequence, done)
@@ -135,6 +139,10 @@ class Claims:
                     self._create(client_id, self._seen.pop(client_id, 0), done)
 
             self._look(client_id, located, exact=True)
+
+    def _is_here(self, lane: str) -> bool:
+        owner = self._owner(lane)
+        return owner is not None and owner.node == self._node
 
     def _create(
         self, client_id: str, sequence: int, done: Callable[[Refused | None], None]

@@ -73,6 +73,8 @@ class LaneKeeper:
         self._taking: set[str] = set()
         """Lanes that this node tries to adopt."""
         self._giving: set[str] = set()
+        self._released: set[str] = set()
+        """Lanes that are being given away, and whose sessions this broker has already forgotten."""
         self._failed: dict[str, float] = {}
         """When lanes of this node could not be loaded."""
         self.open: set[str] = set()
@@ -87,7 +89,7 @@ class LaneKeeper:
     def live_owner(self, lane: str) -> Member | None:
         """Return the live node that owns `lane` and has opened it, as far as this node knows, or None."""
         owner = self._lanes.owners.get(lane)
-        if owner is None:
+        if owner is None or lane in self._released:
             return None
         if owner.node == self._me.node:
             return self._me if lane in self.open and owner.boot == self._me.boot else None
@@ -300,6 +302,8 @@ class LaneKeeper:
         self._groups.stop(lane)
         clients = self._clients(lane)
         self._interest.lane_left(lane)
+        # A client that comes back now must not get a new session, which would replace the one in the log.
+        self._released.add(lane)
         self._release(clients, ReasonCode.USE_ANOTHER_SERVER, "the session moves to another node")
         self._node.touch()
         self._node.after_commit(partial(self._committed, lane, to, done))
@@ -307,6 +311,7 @@ class LaneKeeper:
     def _committed(self, lane: str, to: Member | None, done: Callable[[str], None]) -> None:
         def given(won: int | Refused | Unavailable) -> None:
             self._giving.discard(lane)
+            self._released.discard(lane)
             self._store.close_lane(lane)
             if isinstance(won, int):
                 if to is None:

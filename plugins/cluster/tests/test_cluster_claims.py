@@ -105,6 +105,20 @@ def test_a_dead_owner_is_waited_for() -> None:
     assert world.claim(b, "c") is None
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_session_that_begins_to_move_after_the_lookup_is_not_replaced(durable: bool) -> None:
+    world = World()
+    a = world.node("a")
+    world.claim(a, "c")
+    assert world.locate(a, "c") == Here()
+    world.owners["a"] = None
+    answer = world.claim(a, "c", durable)
+    assert isinstance(answer, Refused)
+    assert (answer.code, answer.reason) == (
+        ReasonCode.SERVER_BUSY, "the session is moving to another node"
+    )  # fmt: skip
+
+
 def test_an_ended_session_can_be_created_elsewhere() -> None:
     world = World()
     a, b = world.node("a"), world.node("b")

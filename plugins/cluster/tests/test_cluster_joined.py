@@ -165,6 +165,36 @@ def test_a_node_gets_its_lane_back(three: ClusterWorld) -> None:
     assert payloads(again) == [b"x"]
 
 
+def test_clients_that_come_back_while_their_lane_moves_keep_their_sessions(
+    three: ClusterWorld,
+) -> None:
+    names = [f"s{number}" for number in range(60)]
+    options = {"session_expiry_interval": 3600, "clean_start": False}
+    for name in names:
+        three.connect("b", name, **options).disconnect()
+    three.kill("b")
+    three.advance(3 * LEASE)
+    owner, other = ("a", "c") if "b" in three.cluster("a").keeper.open else ("c", "a")
+    given: list[str] = []
+    back: list[MemoryClient] = []
+    busy = three.connect(owner, "busy", session_expiry_interval=3600)
+    busy.subscribe("t", 1)
+    with three.nodes[owner].together():
+        for number, name in enumerate(names, 1):
+            if number == 20:
+                three.cluster(owner).keeper.give("b", three.cluster(other).me, given.append)
+            busy.send(Publish("t", b"x", 1, packet_id=number))
+            back.append(three.connect(owner, name, expect=None, **options))
+            three.advance(0.0005)
+    three.settle()
+    assert given == [""]
+    codes = [client.connack.code for client in back if client.connack is not None]
+    assert {0, 0x88} <= set(codes) <= {0, 0x88, 0x9C}
+    assert all(one.session_present for one in back if one.connack and not one.connack.code)
+    for name in names:
+        assert three.connect("a", name, **options).session_present
+
+
 def test_a_node_that_stops_gives_its_lane_away_at_once(three: ClusterWorld) -> None:
     subscriber = three.connect("b", "s", session_expiry_interval=3600)
     subscriber.subscribe("t", 1)
