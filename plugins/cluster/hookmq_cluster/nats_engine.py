@@ -260,7 +260,7 @@ class NatsEngine:
         return partial(done, found)
 
     async def _call(self, subject: str, fields: dict[str, Any] | None) -> dict[str, Any]:
-        """Call JetStream's API. Raises EngineError if nothing answers."""
+        """Call JetStream's API. Raises _NotYet if nothing answers."""
         answered: asyncio.Future[dict[str, Any] | Unavailable]
         answered = asyncio.get_running_loop().create_future()
 
@@ -274,7 +274,7 @@ class NatsEngine:
         finally:
             request.cancel()
         if isinstance(answer, Unavailable):
-            raise EngineError(f"JetStream does not answer: {answer.reason}")
+            raise _NotYet(f"JetStream does not answer: {answer.reason}")
         return answer
 
     async def _prepare(self, until: float) -> None:
@@ -289,10 +289,7 @@ class NatsEngine:
             await asyncio.sleep(0.25)
 
     async def _prepare_once(self) -> None:
-        try:
-            found = await self._call(f"STREAM.INFO.{self._stream}", None)
-        except EngineError as error:
-            raise _NotYet(str(error)) from None
+        found = await self._call(f"STREAM.INFO.{self._stream}", None)
         code, text = error_of(found)
         if code == STREAM_NOT_FOUND:
             config = stream_config(self._stream, self._subjects, self._replicas)

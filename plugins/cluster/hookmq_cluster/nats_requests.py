@@ -16,12 +16,16 @@ TIMEOUT: Final = 5.0
 """Seconds until a request counts as not answered."""
 REPEAT: Final = 0.1
 """Seconds until a request is repeated to which no server listened."""
+UNANSWERED: Final = (1.0, 2.0)
+"""Seconds until a request without an answer is repeated: first, and after that. A server may have died, or the stream has
+no leader yet."""
 TEMPORARY: Final = (10006, 10008, 10009, 10118)
 """JetStream's errors while it elects leaders: not active, not available, not the leader, stream offline."""
 
 
 class Request:
-    """One request. It is sent again after a reconnection, and as long as no server listens, until its time is over.
+    """One request. It is sent again after a reconnection, and as long as no server listens or answers, until its time is
+    over.
 
     `begin` is called before each attempt. `answer` is called for each answer. For the last one, it returns what to call
     in the end. `failed` is called instead if the time is over.
@@ -49,6 +53,7 @@ class Request:
         self._ended = False
         self._reason = "no server answered"
         self._repeat: Timer | None = None
+        self._unanswered = 0
         self._timer = runtime.call_later(timeout, self._late)
         self._send()
 
@@ -73,12 +78,22 @@ class Request:
             return
         self._begin()
         self._reply = self._client.request(self._subject, self._data, self._receive)
+        wait = UNANSWERED[min(self._unanswered, len(UNANSWERED) - 1)]
+        self._repeat = self._runtime.call_later(wait, self._silent)
 
     def _later(self, reason: str) -> None:
         self._reason = reason
         self._repeat = self._runtime.call_later(REPEAT, self._send)
 
+    def _silent(self) -> None:
+        self._unanswered += 1
+        self._client.forget(self._reply)
+        self._send()
+
     def _receive(self, header: bytes, data: bytes | None) -> None:
+        if self._repeat is not None:
+            self._repeat.cancel()
+            self._repeat = None
         if data is None:
             if not self._ended:
                 self._later("the connection was lost")

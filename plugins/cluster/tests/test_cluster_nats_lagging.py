@@ -24,7 +24,8 @@ class Requests:
     """A client without a connection: it keeps what is sent, and the test answers."""
 
     def __init__(self) -> None:
-        self.open: list[tuple[str, dict[str, Any], Answer]] = []
+        self.open: list[tuple[str, dict[str, Any], Answer, str]] = []
+        self._count = 0
         self.written: list[bytes] = []
         self.handlers: dict[int, Handler] = {}
         self.online = True
@@ -33,11 +34,12 @@ class Requests:
         return self.online
 
     def request(self, subject: str, data: bytes, answer: Answer) -> str:
-        self.open.append((subject, json.loads(data) if data else {}, answer))
-        return str(len(self.open))
+        self._count += 1
+        self.open.append((subject, json.loads(data) if data else {}, answer, str(self._count)))
+        return str(self._count)
 
     def forget(self, subject: str) -> None:
-        pass
+        self.open = [one for one in self.open if one[3] != subject]
 
     def write(self, data: bytes, now: bool = False) -> None:
         self.written.append(data)
@@ -173,6 +175,28 @@ def test_malformed_answers_are_unavailable() -> None:
         page.runtime.advance(0.11)
     page.runtime.advance(TIMEOUT)
     assert page.pages == [Unavailable("JetStream has no leader")]
+
+
+def test_a_request_that_nobody_answers_is_repeated() -> None:
+    page = Page(["a"])
+    page.runtime.advance(1.1)
+    assert len(page.requests.open) == 1
+    page.answer("DIRECT", (direct("a", 7), b"x"))
+    page.runtime.advance(2.5)
+    assert page.requests.open == []
+    assert page.pages == []
+    page = Page(["a"])
+    for _ in range(2):
+        page.requests.take("DIRECT")
+        page.runtime.advance(2.0)
+    page.answer("DIRECT", (direct("a", 7), b"x"), (END, b""))
+    assert page.sequences() == [7]
+    page.runtime.advance(TIMEOUT)
+    assert page.requests.open == []
+    page = Page(["a"])
+    page.runtime.advance(TIMEOUT + 0.1)
+    assert page.pages == [Unavailable("no server answered")]
+    assert page.requests.open == []
 
 
 class Follow:
