@@ -37,6 +37,8 @@ class ClusterRecorder(Plugin):
         """What `claim` answers."""
         self.failed: StoreFailed | None = None
         """What `flush` answers."""
+        self.unready_because = ""
+        """What `unready` answers."""
         self.awaited = True
         """Whether the acknowledgements of messages with QoS 1 and 2 wait for `flush`."""
         self.groups_elsewhere: set[str] = set()
@@ -66,6 +68,9 @@ class ClusterRecorder(Plugin):
 
     def attach(self, node: Node) -> None:
         self.node = node
+
+    def unready(self) -> str:
+        return self.unready_because
 
     def locate(self, client_id: str, done: Callable[[Place], None]) -> None:
         self._record("locate", lambda: done(self.place), client_id)

@@ -345,6 +345,10 @@ class Broker:
                 session.encoding_version = shared_encoding(connection, session)
         revoke(state, None, None)
 
+    def unready(self) -> str:
+        """Return why new clients should use another node of the cluster, or an empty string."""
+        return self.state.cluster.unready() if self.state.cluster is not None else ""
+
     def network_clients(self) -> list[ClientConnection]:
         """Return all connections of listeners, oldest first, excluding plugin clients."""
         return [one for one in self.connections if not isinstance(one, PluginConnection)]

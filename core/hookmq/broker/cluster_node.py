@@ -1,11 +1,12 @@
 """This broker, as its cluster sees it: the implementation of `hookmq.storage.cluster.Node`."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from functools import partial
 
 from hookmq.broker.cluster_delivery import deliver_to, hand_on
-from hookmq.broker.cluster_sessions import adopt, forget
+from hookmq.broker.cluster_sessions import adopt, forget, forget_queues
 from hookmq.broker.connection import ClientConnection
+from hookmq.broker.plugin_connection import PluginConnection
 from hookmq.broker.publish.retained import clear, keep_retained
 from hookmq.broker.retained_expiry import Kept
 from hookmq.broker.state import BrokerState
@@ -66,22 +67,38 @@ class ClusterNode:
     def adopt(self, records: Iterable[Loaded]) -> int:
         return adopt(self._state, records)
 
-    def release(self, client_ids: Sequence[str], code: ReasonCode, reason: str) -> None:
+    def release(
+        self, client_ids: Sequence[str], code: ReasonCode, reason: str, reference: str = ""
+    ) -> None:
         state = self._state
         for client_id in client_ids:
             session = state.sessions.get(client_id)
             if session is not None:
-                state.guarded(partial(forget, state, session, code, reason))
+                state.guarded(partial(forget, state, session, code, reason, reference))
         state.writes.schedule()
 
-    def disconnect(self, client_id: str, code: ReasonCode, reason: str) -> bool:
+    def forget_queues(self, owners: Container[str]) -> None:
+        forget_queues(self._state, owners)
+
+    def clients(self) -> list[str]:
+        sessions = self._state.sessions.values()
+        return [
+            session.client_id
+            for session in sessions
+            if isinstance(session.connection, ClientConnection)
+            and not isinstance(session.connection, PluginConnection)
+        ]
+
+    def disconnect(
+        self, client_id: str, code: ReasonCode, reason: str, reference: str = ""
+    ) -> bool:
         state = self._state
         session = state.sessions.get(client_id)
         connection = session.connection if session is not None else None
         if not isinstance(connection, ClientConnection):
             return False
         by = EndedBy.TAKEOVER if code is ReasonCode.SESSION_TAKEN_OVER else EndedBy.SERVER
-        connection.disconnect(code, reason, by=by)
+        connection.disconnect(code, reason, reference, by)
         state.writes.schedule()
         return True
 

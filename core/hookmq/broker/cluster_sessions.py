@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.delivery.transmit import release_publisher
+from hookmq.broker.handlers.locate import refuse
 from hookmq.broker.recovery import GroupQueues, load, set_deadlines
 from hookmq.broker.sessions.lifecycle import (
     cancel_end,
@@ -48,7 +49,7 @@ def claim(
 
     def claimed(refused: Refused | None) -> None:
         if refused is not None:
-            connection.refuse(refused.code, refused.reason)
+            refuse(connection, refused)
             return
         try:
             enter()
@@ -108,9 +109,11 @@ def _unknown(
             yield item
 
 
-def forget(state: BrokerState, session: Session, code: ReasonCode, reason: str) -> None:
+def forget(
+    state: BrokerState, session: Session, code: ReasonCode, reason: str, reference: str
+) -> None:
     """Remove a session from this node without ending it, because another node has it now. Record nothing and publish
-    no will. Disconnect its client with `code`.
+    no will. Disconnect its client with `code`, and name the server `reference`.
     """
     # The end of the connection must not change the session, so remove the session first.
     del state.sessions[session.client_id]
@@ -118,7 +121,7 @@ def forget(state: BrokerState, session: Session, code: ReasonCode, reason: str) 
     cancel_end(session)
     cancel_will(session)
     if session.connection is not None:
-        session.connection.disconnect(code, reason)
+        session.connection.disconnect(code, reason, reference)
     session.connection = None
     session.generation += 1
     session.state = QUEUEING
@@ -131,3 +134,17 @@ def forget(state: BrokerState, session: Session, code: ReasonCode, reason: str) 
     for delivery in deliveries(session):
         release_publisher(state, delivery)
     clear_messages(state, session)
+
+
+def forget_queues(state: BrokerState, owners: Container[str]) -> None:
+    """Remove shared subscriptions without members, whose queues another node has now; see
+    `hookmq.storage.cluster.Node.forget_queues`.
+    """
+    for key, group in list(state.groups.items()):
+        if group.members or group.owner not in owners:
+            continue
+        state.router.unsubscribe(group.topic_filter, group)
+        del state.groups[key]
+        state.group_index.remove(group)
+        state.queued_bytes -= sum(delivery.weight for delivery in group.queue)
+        group.queue.clear()

@@ -129,7 +129,7 @@ class HttpSite:
 
     __slots__ = ("metrics", "router", "state")
 
-    def __init__(self, state: Callable[[], ServerPhase] = lambda: "ready") -> None:
+    def __init__(self, state: Callable[[], str] = lambda: "ready") -> None:
         self.metrics = MetricRegistry()
         self.router = HttpRoutes()
         self.state = state

@@ -83,6 +83,9 @@ class Broker(Protocol):
         `done`.
         """
 
+    def unready(self) -> str:
+        """Return why new clients should use another node of the cluster, or an empty string."""
+
     def network_clients(self) -> Sequence[Disconnectable]:
         """Return all connections that listeners have accepted, oldest first."""
 

@@ -80,7 +80,7 @@ class Server:
         self._ending = False
         self._failure = ""
         self._types = ListenerTypes()
-        self._site = HttpSite(self.phase)
+        self._site = HttpSite(self.readiness)
         broker.on_failure = self._failed
         broker.listeners = self.snapshots
         broker.relay_target = self.relay_target
@@ -186,7 +186,7 @@ class Server:
             self.broker.report(name, str(fields.pop("listener", "")), fields)
 
     def phase(self) -> ServerPhase:
-        """Return the server's phase, as ``/readyz`` reports it."""
+        """Return the server's phase."""
         if self._failure:
             return "failed"
         if self._ending or self._stop_wanted.is_set():
@@ -194,6 +194,11 @@ class Server:
         if self._started:
             return "draining" if self._drain.active else "ready"
         return "starting"
+
+    def readiness(self) -> str:
+        """Return what ``/readyz`` reports: the phase, or why the clients of a ready node should use other ones."""
+        phase = self.phase()
+        return self.broker.unready() or phase if phase == "ready" else phase
 
     def connections(self) -> dict[str, int]:
         """Return the number of open transports of each listener, by name."""

@@ -56,7 +56,7 @@ class ConnectionView:
         """Return whether `delivery_limit` allows another message now. If not, pause the session until it does."""
         raise NotImplementedError
 
-    def disconnect(self, code: ReasonCode, reason: str = "") -> None:
+    def disconnect(self, code: ReasonCode, reason: str = "", reference: str = "") -> None:
         """Send the reason to an MQTT 5 client and close the connection."""
         raise NotImplementedError
 

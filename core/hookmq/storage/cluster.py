@@ -8,7 +8,7 @@ nodes.
 All calls and callbacks run on the event loop's thread. No call may block.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from hookmq.model.client import ClientInfo, Peer, Scope
@@ -60,10 +60,11 @@ class Here(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The client cannot connect now."""
+    """The client cannot connect now. `reference` names a server that it should use instead, or is empty."""
 
     code: ReasonCode
     reason: str
+    reference: str = ""
 
 
 class Relay(Protocol):
@@ -88,7 +89,16 @@ Relaying = Callable[[Wire, Peer, Scope], Relay]
 """Starts a relay. It writes the other node's answers to the wire, and closes the wire when that node closes. If the
 wire is closed before anything has been written, the broker answers that the server is unavailable.
 """
-Place = Here | Refused | Relaying
+
+
+class Redirect(NamedTuple):
+    """The client belongs to the server `reference`. A client that cannot learn this is passed on by `relaying`."""
+
+    reference: str
+    relaying: Relaying
+
+
+Place = Here | Refused | Relaying | Redirect
 """Where a client belongs: to this node, nowhere for now, or to another node."""
 
 
@@ -126,6 +136,9 @@ class Cluster(Protocol):
 
     def attach(self, node: "Node") -> None:
         """Remember `node`. The broker calls this once, before it loads any state."""
+
+    def unready(self) -> str:
+        """Return why new clients should use another node, in one word, or an empty string. ``/readyz`` shows it."""
 
     def locate(self, client_id: str, done: Callable[[Place], None]) -> None:
         """Find the node with the durable session of `client_id`. Call `done` once, before or after returning.
@@ -227,16 +240,28 @@ class Node(Protocol):
         returns; otherwise the broker stops as after a failed commit.
         """
 
-    def release(self, client_ids: Sequence[str], code: ReasonCode, reason: str) -> None:
+    def release(
+        self, client_ids: Sequence[str], code: ReasonCode, reason: str, reference: str = ""
+    ) -> None:
         """Forget these sessions without ending them, because another node has them now. Nothing is recorded, no will is
-        published. Clients that are connected are disconnected with `code`. Messages that wait for any member of a shared
-        subscription stay here, even if it has no member left.
+        published. Clients that are connected are disconnected with `code`, and asked to use the server `reference` if it
+        is not empty. Messages that wait for any member of a shared subscription stay here, even if it has no member left.
         """
 
-    def disconnect(self, client_id: str, code: ReasonCode, reason: str) -> bool:
-        """Disconnect the client if it is connected. Its session ends if it is not durable. Return whether it was
-        connected.
+    def forget_queues(self, owners: Container[str]) -> None:
+        """Forget the shared subscriptions without members whose queue is in `owners`, because another node has their
+        messages now. Nothing is recorded.
         """
+
+    def disconnect(
+        self, client_id: str, code: ReasonCode, reason: str, reference: str = ""
+    ) -> bool:
+        """Disconnect the client if it is connected, and ask it to use the server `reference` if it is not empty. Its
+        session ends if it is not durable. Return whether it was connected.
+        """
+
+    def clients(self) -> Sequence[str]:
+        """Return the ids of the connected clients, without those of plugins."""
 
     def retain(self, message: Message, publisher: ClientInfo | None) -> None:
         """Keep a retained message of another node, or clear its topic if the payload is empty. Nothing is recorded and

@@ -10,6 +10,7 @@ from hookmq.model.message import Message
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.packets import Connack, Puback
 from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.plugin import ClientRequest
 from hookmq.storage.cluster import Remote
 from hookmq.storage.records import (
     DropRetained,
@@ -373,6 +374,28 @@ def test_disconnect_for_another_reason(broker_harness: Make, cluster: ClusterRec
     one.expect_disconnect(ReasonCode.SERVER_SHUTTING_DOWN)
     old.expect_closed()
     assert {call.reason.by.value for call in observer.calls()} == {"server"}
+
+
+def test_a_disconnected_client_learns_its_server(
+    broker_harness: Make, cluster: ClusterRecorder
+) -> None:
+    harness = broker_harness([cluster])
+    one = harness.connect("one")
+    cluster.node.disconnect("one", ReasonCode.USE_ANOTHER_SERVER, "drained", "b.example:1883")
+    packet = one.expect_disconnect(ReasonCode.USE_ANOTHER_SERVER)
+    assert packet is not None
+    assert packet.properties.server_reference == "b.example:1883"
+
+
+def test_clients_are_those_of_listeners(broker_harness: Make, cluster: ClusterRecorder) -> None:
+    harness = broker_harness([cluster])
+    harness.connect("online")
+    harness.connect("offline", session_expiry_interval=60).drop()
+    request = harness.handle("cluster").connect(ClientRequest("plugin"))
+    harness.clock.spawn(request, lambda *_: None)
+    harness.settle()
+    assert sorted(harness.broker.state.sessions) == ["offline", "online", "plugin"]
+    assert cluster.node.clients() == ["online"]
 
 
 def test_disconnect_a_client_whose_session_is_not_committed_yet(

@@ -597,6 +597,40 @@ def test_a_large_fan_out_that_is_in_progress(
         assert sub.messages == []
 
 
+def test_a_released_client_learns_its_server(
+    broker_harness: Make, cluster: ClusterRecorder
+) -> None:
+    harness = broker_harness([cluster])
+    one = harness.connect("one", session_expiry_interval=60)
+    cluster.node.release(["one"], ReasonCode.SERVER_MOVED, "moved", "b.example:1883")
+    packet = one.expect_disconnect(ReasonCode.SERVER_MOVED)
+    assert packet is not None
+    assert packet.properties.server_reference == "b.example:1883"
+
+
+def test_queues_without_members_are_forgotten(
+    broker_harness: Make, cluster: ClusterRecorder
+) -> None:
+    store = SlowStore(DurableStore(), slow=False)
+    harness = broker_harness([cluster], store=store)
+    for name in ("one", "two"):
+        client = harness.connect(name, session_expiry_interval=60)
+        client.subscribe(["$share/g/t", f"$share/{name}/t"], 1)
+        client.drop()
+    harness.connect("pub").publish("t", b"x", 1)
+    release(harness, cluster, "one")
+    store.committed.clear()
+    cluster.node.forget_queues({"g/g/t", "g/one/t"})
+    harness.settle()
+    state = harness.broker.state
+    assert store.committed == []
+    assert sorted(state.groups) == [("g", "t"), ("two", "t")]
+    assert len(state.group_index) == 2
+    release(harness, cluster, "two")
+    cluster.node.forget_queues({"g/g/t", "g/two/t"})
+    assert (state.groups, state.queued_bytes) == ({}, 0)
+
+
 def test_a_client_can_come_back_and_gets_a_new_session(
     broker_harness: Make, cluster: ClusterRecorder
 ) -> None:

@@ -101,6 +101,7 @@ class FakeBroker:
     drained: list[str] = field(default_factory=list)
     reported: list[tuple[str, str, dict[str, object]]] = field(default_factory=list)
     on_failure: Callable[[str], None] | None = None
+    unready_because: str = ""
 
     def __post_init__(self) -> None:
         self._queue: asyncio.Queue[FakeConnection] = asyncio.Queue()
@@ -118,6 +119,9 @@ class FakeBroker:
 
     def report(self, event: str, listener: str, fields: dict[str, object]) -> None:
         self.reported.append((event, listener, fields))
+
+    def unready(self) -> str:
+        return self.unready_because
 
     def load(self, done: Callable[[BaseException | None], None]) -> None:
         done(None)

@@ -88,6 +88,11 @@ async def test_readyz_says_503_while_it_starts_and_drains(broker: Any, ask: Ask)
     await starting
     assert list(node.listeners) == ["tcp", "http"]
     assert (await ask(node, "/readyz")).status == 200
+    broker.unready_because = "isolated"
+    answer = await ask(node, "/readyz")
+    assert (answer.status, answer.text) == (503, "isolated\n")
+    assert node.phase() == "ready"
+    assert (await ask(node, "/healthz")).status == 200
     stopping = asyncio.create_task(node.stop())
     done = await drained
     answer = await ask(node, "/readyz")

@@ -140,6 +140,15 @@ class JoinedCluster:
         """Return whether this node has the sessions of `lane`."""
         return lane in self.keeper.open
 
+    def unready(self) -> str:
+        """Return why new clients should use another node, or an empty string."""
+        if self.keeper.leaving:
+            return "leaving"
+        if not self.ready:
+            return "joining"
+        isolated = self.membership.isolated or self.membership.renewed_ago >= self.lease
+        return "isolated" if isolated or not self._engine.connected() else ""
+
     def locate(self, client_id: str, done: Callable[[Place], None]) -> None:
         if not self.ready:
             done(Refused(ReasonCode.SERVER_UNAVAILABLE, "the node has not joined its cluster yet"))

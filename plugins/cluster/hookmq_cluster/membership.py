@@ -88,6 +88,8 @@ class Membership:
         self._answering_since: float | None = None
         """When the log began to answer, or None while it does not."""
         self._renewed = 0.0
+        self.isolated = False
+        """Whether the log did not confirm the last renewal: it has no majority, or cannot be reached."""
         self.owned: Callable[[Callable[[bool | None], None]], None] = lambda done: done(False)
         """Finds out whether this process owns the home lane. Passes None if that is not known."""
         self.lapsed: Callable[[], None] = _nothing
@@ -165,9 +167,11 @@ class Membership:
             if isinstance(result, Refused):
                 self.owned(partial(self._refused, result, done))
             elif isinstance(result, Unavailable):
+                self.isolated = True
                 self._silent()
                 done(result)
             else:
+                self.isolated = False
                 late = self._renewed and self.renewed_ago > self.lease * _LATE
                 self._renewed = self._runtime.now()
                 if late:

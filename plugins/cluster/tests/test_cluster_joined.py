@@ -503,3 +503,48 @@ def test_a_lane_that_could_not_be_loaded_is_tried_again(
     assert "b" in three.cluster("a").keeper.open | three.cluster("c").keeper.open
     options = {"session_expiry_interval": 36000, "clean_start": False}
     assert three.connect("a", "s", **options).session_present
+
+
+# readiness -------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_ready_while_the_log_confirms_its_lease(three: ClusterWorld) -> None:
+    cluster = three.cluster("a")
+    for _ in range(100):
+        three.advance(1.0)
+        assert cluster.unready() == ""
+    three.log.available = False
+    three.advance(LEASE)
+    assert [three.cluster(name).unready() for name in "abc"] == ["isolated"] * 3
+    three.log.available = True
+    three.advance(LEASE)
+    assert [three.cluster(name).unready() for name in "abc"] == [""] * 3
+
+
+def test_a_node_that_is_cut_off_is_not_ready(three: ClusterWorld) -> None:
+    three.engines["a"].cut()
+    three.advance(LEASE / 2)
+    assert [three.cluster(name).unready() for name in "abc"] == ["isolated", "", ""]
+    three.engines["a"].heal()
+    three.advance(LEASE / 2)
+    assert three.cluster("a").unready() == ""
+
+
+def test_a_node_that_joins_or_leaves_is_not_ready(two: ClusterWorld) -> None:
+    assert two.cluster("b").unready() == ""
+    two.clock.spawn(two.cluster("b").leave(), lambda *_: None)
+    two.settle()
+    assert two.cluster("b").unready() == "leaving"
+    two.kill("b")
+    states: list[str] = []
+
+    def look() -> None:
+        joined = two.plugins["b"].joined
+        if joined is not None:
+            states.append(joined.unready())
+        if "b" not in two.nodes:
+            two.clock.call_later(0.1, look)
+
+    two.clock.call_later(0.1, look)
+    two.start("b")
+    assert (states[0], two.cluster("b").unready()) == ("joining", "")

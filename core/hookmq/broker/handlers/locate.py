@@ -6,8 +6,9 @@ from functools import partial
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.connection_state import Phase
 from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.properties import Properties
 from hookmq.mqtt.reason_codes import ReasonCode
-from hookmq.storage.cluster import Here, Place, Refused
+from hookmq.storage.cluster import Here, Place, Redirect, Refused
 
 
 def locate(connection: ClientConnection, client_id: str, here: Callable[[], None]) -> bool:
@@ -28,6 +29,12 @@ def locate(connection: ClientConnection, client_id: str, here: Callable[[], None
     return False
 
 
+def refuse(connection: ClientConnection, refused: Refused) -> None:
+    """Refuse a client. An MQTT 5 client learns which server to use, if there is one."""
+    properties = Properties(server_reference=refused.reference or None)
+    connection.refuse(refused.code, refused.reason, properties=properties)
+
+
 def _located(connection: ClientConnection, here: Callable[[], None], place: Place) -> None:
     if connection.phase is not Phase.DECIDING:
         return
@@ -41,8 +48,15 @@ def _located(connection: ClientConnection, here: Callable[[], None], place: Plac
 
 def _go_on(connection: ClientConnection, here: Callable[[], None], place: Place) -> None:
     relay = connection.relay
+    if isinstance(place, Redirect):
+        # A 3.x client cannot learn the address, so its bytes are passed on.
+        if connection.version == 5 and relay is not None:
+            reason = "the session is on another node"
+            place = Refused(ReasonCode.USE_ANOTHER_SERVER, reason, place.reference)
+        else:
+            place = place.relaying
     if isinstance(place, Refused):
-        connection.refuse(place.code, place.reason)
+        refuse(connection, place)
     elif isinstance(place, Here):
         if relay is not None:
             connection.relay = None

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from hookmq.cluster_api import Here, Refused
+from hookmq.cluster_api import Here, Redirect, Refused
 from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packets import Connack, Disconnect, Pingreq, Pingresp
 from hookmq.mqtt.reason_codes import ReasonCode
@@ -199,13 +199,14 @@ def test_an_error_in_the_cluster_ends_the_connection(
 def test_a_plugin_client_is_not_relayed(cluster: ScriptedCluster) -> None:
     with Harness([cluster]) as harness:
         told: list[BaseException | None] = []
-        for place in (cluster.relaying, Here()):
+        for place in (cluster.relaying, Redirect("b.example:1883", cluster.relaying), Here()):
             cluster.place = place
             request = harness.handle("cluster").connect(ClientRequest("inner"))
             harness.clock.spawn(request, lambda _, error: told.append(error))
             harness.settle()
         assert "another node" in str(told[0])
-        assert told[1] is None
+        assert str(told[1]) == str(told[0])
+        assert told[2] is None
         assert cluster.relays == []
 
 
@@ -220,3 +221,37 @@ def test_a_relayed_client_is_not_relayed_again(
     client.raw(_named(encode(client.connect, 5)))
     assert client.expect(Connack).code == ReasonCode.USE_ANOTHER_SERVER
     assert cluster.relays == []
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, 0x9C), (4, 3)])
+def test_a_refused_client_learns_which_server_to_use(
+    cluster: ScriptedCluster, clustered: Harness, version: int, code: int
+) -> None:
+    cluster.place = Refused(ReasonCode.USE_ANOTHER_SERVER, "drained", "b.example:1883")
+    client = clustered.connect("c", version, expect=code)
+    assert client.connack is not None
+    reference = client.connack.properties.server_reference
+    assert reference == ("b.example:1883" if version == 5 else None)
+
+
+def test_a_refused_claim_names_the_server(cluster: ScriptedCluster, clustered: Harness) -> None:
+    cluster.refused = Refused(ReasonCode.USE_ANOTHER_SERVER, "drained", "b.example:1883")
+    client = clustered.connect("c", expect=0x9C)
+    assert client.connack is not None
+    assert client.connack.properties.server_reference == "b.example:1883"
+
+
+def test_an_mqtt5_client_is_redirected(cluster: ScriptedCluster, clustered: Harness) -> None:
+    cluster.place = Redirect("b.example:1883", cluster.relaying)
+    client = clustered.connect("c", expect=0x9C)
+    assert client.connack is not None
+    assert client.connack.properties.server_reference == "b.example:1883"
+    assert cluster.relays == []
+
+
+def test_an_older_client_is_relayed_instead(cluster: ScriptedCluster, clustered: Harness) -> None:
+    cluster.place = Redirect("b.example:1883", cluster.relaying)
+    client = clustered.connect("c", version=4, expect=None)
+    client.expect_nothing()
+    [relay] = cluster.relays
+    assert relay.received
