@@ -10,7 +10,7 @@ SLOWEST ?= 0
 CUTS ?= 1000
 SEEDS ?= 1000
 KILLS ?= 100
-FAULTS ?= 20
+CLUSTERS ?= 15
 SEEDS_COMPILED ?= 500
 FIRST_COMPILED ?= 1250
 KILLS_COMPILED ?= 5
@@ -176,8 +176,8 @@ crash: install   ## kill a broker under load KILLS times and check that nothing 
 crash-queues: install  ## kill a broker with queues and its consumers KILLS times and check that no message is lost
 	.venv/bin/python tests/crash/queues --kills $(KILLS)
 
-chaos-cluster: install  ## kill and stop brokers and NATS servers of a cluster FAULTS times and check that no message is lost
-	.venv/bin/python tests/crash/cluster --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
+chaos-cluster: install  ## break brokers, NATS servers, networks and disks of CLUSTERS clusters and check the histories of the clients
+	.venv/bin/python tests/crash/cluster --seeds $(CLUSTERS) $(if $(SEED),--seed $(SEED)) $(if $(RESULTS),--results $(RESULTS))
 
 crash-sinks: install  ## kill a broker with a sink (or with a source: SOURCE=redis) KILLS times and check that no message is lost
 	.venv/bin/python tests/crash/sinks --kills $(KILLS) $(if $(SOURCE),--source $(SOURCE))

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
@@ -78,6 +79,11 @@ class NatsNode:
         return f"nats://127.0.0.1:{self.port}"
 
     @property
+    def runs(self) -> bool:
+        """Whether the server was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def pid(self) -> int:
         """The process of the running server."""
         assert self._process is not None
@@ -85,7 +91,7 @@ class NatsNode:
 
     def start(self) -> None:
         """Start the server, without waiting."""
-        assert self._process is None
+        assert not self.runs
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [str(_program()), "-c", str(self._file)], stdout=log, stderr=log
@@ -122,23 +128,42 @@ class NatsCluster:
     """Servers that are a cluster, or a single one, in a temporary folder and on free loopback ports.
 
     They write everything to disk before they answer. `more` is added to each configuration. With
-    `advertise`, they tell clients about each other.
+    `advertise`, they tell clients about each other. `stores` are folders for the data of the servers.
+    `route` is called with the numbers of two servers and the port of the second one. It returns the
+    port at which the first one reaches the second. The servers then know no other way to each other.
     """
 
-    def __init__(self, count: int = 3, more: str = "", advertise: bool = False) -> None:
+    def __init__(
+        self,
+        count: int = 3,
+        more: str = "",
+        advertise: bool = False,
+        stores: Sequence[Path] = (),
+        route: Callable[[int, int, int], int] | None = None,
+    ) -> None:
         self.folder = Path(mkdtemp(prefix="hookmq-nats-"))
         ports = [free_port() for _ in range(2 * count)]
-        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports[count:])
         self.nodes: list[NatsNode] = []
         for number in range(count):
+            store = stores[number] if stores else self.folder / f"n{number}"
             config = (
                 f'server_name: "n{number}"\nlisten: "127.0.0.1:{ports[number]}"\n'
-                f'jetstream {{ store_dir: "{self.folder}/n{number}", sync_interval: always }}\n{more}\n'
+                f'jetstream {{ store_dir: "{store}", sync_interval: always }}\n{more}\n'
             )
             if count > 1:
+                reached = ports[count:]
+                hidden = ""
+                if route is not None:
+                    reached = [
+                        route(number, other, port)
+                        for other, port in enumerate(reached)
+                        if other != number
+                    ]
+                    hidden = 'advertise: "127.0.0.1:1", '
+                routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in reached)
                 config += (
                     f'cluster {{ name: "hookmq-test", listen: "127.0.0.1:{ports[count + number]}", '
-                    f"no_advertise: {str(not advertise).lower()}, routes: [{routes}] }}\n"
+                    f"{hidden}no_advertise: {str(not advertise).lower()}, routes: [{routes}] }}\n"
                 )
             self.nodes.append(NatsNode(self.folder, f"n{number}", ports[number], config))
 
@@ -150,7 +175,7 @@ class NatsCluster:
     def start(self) -> None:
         """Start all servers that are not running, and wait until they greet clients."""
         for node in self.nodes:
-            if node._process is None:
+            if not node.runs:
                 node.start()
         for node in self.nodes:
             node.wait()

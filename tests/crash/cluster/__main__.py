@@ -1,9 +1,10 @@
-"""Repeatedly kill and stop the brokers and NATS servers of a cluster under load, and report the result.
+"""Break clusters of three brokers and three NATS servers under load, one for each seed, and judge their histories.
 
-    .venv/bin/python tests/crash/cluster --faults 50
+    .venv/bin/python tests/crash/cluster --seeds 15 --results results.json
 
-The program exits with code 1 at the first broken guarantee and keeps the folder with the logs. `make chaos-cluster
-FAULTS=50` runs it.
+A seed determines the faults and the load. Real processes do not repeat exactly, so a seed that failed may succeed the
+next time: `--repeat 5` runs each seed several times. The folder of a seed with findings remains; it has the history and
+all logs. The program exits with code 1 if a seed has findings. `make chaos-cluster CLUSTERS=15` runs it.
 """
 
 import argparse
@@ -11,38 +12,52 @@ import random
 import shutil
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
-from clusterkill.rounds import break_cluster
-from killing.rounds import Broken
+from clusterkill.report import outcome_lines, recovery_lines, write_results
+from clusterkill.rounds import Broken, Outcome, break_cluster
 
 
 def main() -> int:
-    """Run the program. Return 0 if every guarantee was kept."""
+    """Run the program. Return 0 if no seed has findings."""
     parser = argparse.ArgumentParser(prog="tests/crash/cluster", description=__doc__)
-    parser.add_argument("--faults", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=None, help="repeats the choices of a run")
-    parser.add_argument("--brokers", type=int, default=3)
-    parser.add_argument("--servers", type=int, default=3, help="NATS servers: 1, 3 or 5")
+    parser.add_argument("--seeds", type=int, default=15, help="number of seeds")
+    parser.add_argument("--seed", type=int, default=None, help="first seed; random by default")
+    parser.add_argument("--repeat", type=int, default=1, help="runs of each seed")
+    parser.add_argument("--results", type=Path, default=None, help="write the results as JSON")
     options = parser.parse_args()
-    seed = options.seed if options.seed is not None else random.randrange(1 << 32)
+    first = options.seed if options.seed is not None else random.randrange(1_000_000)
     folder = Path(tempfile.mkdtemp(prefix="hookmq-chaos-"))
-    try:
-        run = break_cluster(
-            folder, options.faults, seed, lambda line: print(line, flush=True),
-            options.brokers, options.servers,
-        )  # fmt: skip
-    except Broken as error:
-        print(f"broken: {error}\nthe logs are in {folder}")
-        return 1
-    shutil.rmtree(folder)
-    print(", ".join(f"{count} {name}" for name, count in asdict(run.counts).items() if count))
-    for line in run.recovery.lines():
+    outcomes: list[Outcome] = []
+    failed = 0
+    for number in range(options.seeds * options.repeat):
+        seed = first + number // options.repeat
+        place = folder / f"{seed}-{number % options.repeat}"
+        place.mkdir()
+        try:
+            outcome = break_cluster(place, seed)
+        except (Broken, AssertionError) as error:
+            print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
+            failed += 1
+            continue
+        outcomes.append(outcome)
+        for line in outcome_lines(outcome):
+            print(line, flush=True)
+        if outcome.verdict.ok:
+            shutil.rmtree(place)
+        else:
+            failed += 1
+        if options.results is not None:
+            write_results(options.results, outcomes, failed)
+    for line in recovery_lines(outcomes):
         print(line)
-    print(f"nothing broken; seed {seed}")
+    if failed:
+        print(f"{failed} of {options.seeds * options.repeat} runs failed; see {folder}")
+        return 1
+    folder.rmdir()
+    print(f"nothing found; the first seed is {first}")
     return 0
 
 

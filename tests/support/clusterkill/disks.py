@@ -45,6 +45,7 @@ class Disk:
 
     def _mount(self) -> None:
         _run("mount", "-o", "loop", str(self._image), str(self.folder))
+        self._device = self.folder.stat().st_dev
 
     def _unmount(self) -> None:
         for _ in range(100):
@@ -66,7 +67,8 @@ class Disk:
     def fill(self, left: int = 0) -> None:
         """Use up all space but `left` bytes."""
         with self._filler.open("wb") as file:
-            free = os.statvfs(self.folder).f_bavail * _BLOCK
+            self._require(file.fileno())
+            free = os.fstatvfs(file.fileno()).f_bavail * _BLOCK
             size = max(0, free - left)
             while size > 0:
                 try:
@@ -74,10 +76,11 @@ class Disk:
                     break
                 except OSError:  # the file system needs some blocks itself
                     size -= 16 * _BLOCK
-        if not left:
-            with suppress(OSError), self._filler.open("ab", buffering=0) as file:
-                while True:
-                    file.write(bytes(_BLOCK))
+            if not left:
+                file.seek(0, os.SEEK_END)
+                with suppress(OSError):
+                    while True:
+                        os.write(file.fileno(), bytes(_BLOCK))
 
     def empty(self) -> None:
         """Undo `fill`."""
@@ -113,9 +116,15 @@ class Disk:
     def _control(self, call: int, argument: int) -> None:
         place = os.open(self.folder, os.O_RDONLY)
         try:
+            self._require(place)
             fcntl.ioctl(place, call, struct.pack("i", argument))
         finally:
             os.close(place)
+
+    def _require(self, file: int) -> None:
+        """Raise DiskError if a file is not on this disk, but on the one below because this disk is not mounted."""
+        if os.fstat(file).st_dev != self._device:
+            raise DiskError(f"{self.folder} is not mounted")
 
 
 def missing(folder: Path) -> str:

@@ -51,11 +51,12 @@ class Link:
             side.abort()
 
     def close(self) -> None:
-        """Stop listening and abort all connections."""
+        """Stop listening and abort all connections. Calling this again is harmless."""
         if self._server is not None:
             self._server.close()
         self._socket.close()
         self.reset()
+        self._sides.clear()
 
 
 class _Side(asyncio.Protocol):
@@ -200,11 +201,11 @@ class Network:
     def between(self, some: set[str], others: set[str]) -> list[tuple[Link, bool]]:
         """Return the links between two groups, and whether each of them leads from the first to the second.
 
-        A link to a relay listener of a group belongs to it, because other brokers use that link.
+        A link to the relay listener of a broker in `some` counts, because other brokers use it.
         """
         found = []
         for (start, end), link in self.links.items():
-            if (start in some or not start) and end in others and end not in some:
+            if start in some and end in others:
                 found.append((link, True))
             elif end in some and (start in others or not start):
                 found.append((link, False))

@@ -1,7 +1,5 @@
-"""The brokers of a cluster, as processes that can be killed, stopped and started again."""
+"""A broker of a cluster, as a process that can be killed, stopped and started again."""
 
-import os
-import random
 import signal
 import socket
 import subprocess
@@ -12,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from nats_server import NatsCluster
 from ports import free_port
 
 LEASE: Final = 3.0
@@ -122,64 +119,11 @@ class BrokerNode:
             self.process.send_signal(signal.SIGCONT)
         self.stopped = False
 
-    def terminate(self) -> int:
-        """End the broker with SIGTERM and return its exit code."""
-        if self.process is None:
-            return 0
-        self.resume()
-        self.process.terminate()
-        code = self.process.wait(60)
-        self.process = None
-        return code
-
-
-class Brokers:
-    """The brokers and the NATS servers of one cluster."""
-
-    def __init__(self, folder: Path, brokers: int = 3, servers: int = 3) -> None:
-        self.nats = NatsCluster(servers)
-        self.nats.start()
-        replicas = servers if servers in (1, 3, 5) else 3
-        self.nodes = [
-            BrokerNode(folder, chr(ord("a") + number), self.nats.urls, replicas)
-            for number in range(brokers)
-        ]
-
-    def start(self) -> None:
-        """Start all brokers and wait until they accept clients."""
-        for node in self.nodes:
-            node.start()
-        for node in self.nodes:
-            node.wait()
-
-    def port(self, rng: random.Random) -> int:
-        """Return the port of a random broker that runs."""
-        running = [node for node in self.nodes if node.process is not None and not node.stopped]
-        return rng.choice(running or self.nodes).port
-
-    def heal(self) -> None:
-        """Start and resume everything, and wait until all brokers accept clients."""
-        for server in self.nats.nodes:
-            server.resume()
-        self.nats.start()
-        for node in self.nodes:
-            node.resume()
-            if node.ended() or node.process is None:
-                node.start()
-        for node in self.nodes:
-            node.wait()
-
-    def close(self) -> None:
-        """Kill everything."""
-        for node in self.nodes:
-            node.resume()
-            node.kill()
-        self.nats.close()
-
-
-def running(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether a process has not ended."""
-    with suppress(ProcessLookupError):
-        os.kill(process.pid, 0)
-        return True
-    return False
+    def terminate(self, seconds: float) -> None:
+        """End the broker with SIGTERM, and kill it after some seconds."""
+        if self.process is not None:
+            self.resume()
+            self.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(seconds)
+            self.kill()
