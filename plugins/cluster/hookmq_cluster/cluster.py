@@ -129,7 +129,7 @@ class JoinedCluster:
         self.retained.attach(node)
         self.keeper = LaneKeeper(
             self._runtime, self._engine, self._names, self.me, self.home, node, self.lanes, self.store, self.inbox,
-            self.interest, self.membership, self._ask_for_lane,
+            self.interest, self.forwarding, self.membership, self._ask_for_lane,
         )  # fmt: skip
 
     def relay_target(self, listener: str) -> RelayTarget | None:

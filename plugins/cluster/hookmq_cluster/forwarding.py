@@ -252,6 +252,11 @@ class Forwarding:
         if self._sealed is None:
             self._sealed, self._lanes = self._lanes, {}
 
+    def take_back(self, lane: str) -> list[MessageItem]:
+        """Return the messages for `lane` that no commit has taken, because this node delivers them itself from now on.
+        They stay part of the next commit."""
+        return self._lanes.pop(lane, [])
+
     def _encode(
         self, items: list[MessageItem], encoded: dict[tuple[int, ...], list[bytes]]
     ) -> list[bytes]:

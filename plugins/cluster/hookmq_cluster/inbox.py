@@ -6,7 +6,7 @@ sessions.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -14,7 +14,7 @@ from hookmq.cluster_api import Node
 from hookmq.plugin import Runtime
 
 from hookmq_cluster.engine import Engine, Stored
-from hookmq_cluster.frames import FrameError, Frames, PeerFrame
+from hookmq_cluster.frames import FrameError, Frames, MessageItem, Origin, PeerFrame
 from hookmq_cluster.links import Links
 from hookmq_cluster.names import Names
 
@@ -95,12 +95,27 @@ class Inbox:
 
     # --- lanes -------------------------------------------------------------------------------------------------------
 
-    def open_lane(self, lane: str, after: int) -> None:
-        """Deliver the frames of an own lane with sequences above `after`, which is the inbox sequence of its state."""
+    def open_lane(
+        self, lane: str, after: int, frames: Sequence[Stored] = (), last: int = 0
+    ) -> None:
+        """Deliver the frames of an own lane with sequences above `after`, which is the inbox sequence of its state.
+
+        `frames` are those up to the sequence `last` that were read already. They are delivered in this turn.
+        """
         self.close_lane(lane)
         reader = self._lanes[lane] = _Lane(lane, partial(self._in_lane, lane))
-        reader.last = after
+        for stored in frames:
+            self._deliver_stored(reader, stored)
+        reader.last = max(after, last)
         self._follow(reader)
+
+    def deliver(self, lane: str, items: Sequence[MessageItem]) -> None:
+        """Deliver messages of this node that were meant for the log of an own lane."""
+        if items:
+            frame = PeerFrame(Origin("", "", 0), tuple(items))
+            self._deliver(frame, partial(self._in_lane, lane), f"own messages for lane {lane}")
+            if self._node is not None:
+                self._node.flush()
 
     def close_lane(self, lane: str) -> None:
         """Stop delivering the frames of a lane."""
@@ -117,14 +132,6 @@ class Inbox:
         if reader is None:
             return 0
         return reader.waiting[0].sequence - 1 if reader.waiting else reader.last
-
-    def take(self, lane: str, frames: list[Stored]) -> None:
-        """Deliver frames that were read already, all of them in this turn."""
-        reader = self._lanes[lane]
-        for stored in frames:
-            self._stored(reader, stored)
-        while reader.waiting:
-            self._work()
 
     @property
     def backlog(self) -> int:

@@ -9,9 +9,11 @@ from hookmq.plugin import ReasonCode, Runtime, StoreError
 from hookmq.storage_api import StoreFailed
 
 from hookmq_cluster.engine import Engine, Refused, Stored, Unavailable
+from hookmq_cluster.forwarding import Forwarding
 from hookmq_cluster.group_queues import GroupQueues
 from hookmq_cluster.inbox import Inbox
 from hookmq_cluster.interest import Interest
+from hookmq_cluster.lane_backlog import LaneBacklog
 from hookmq_cluster.lane_state import LaneState
 from hookmq_cluster.lanes import Lanes, OtherOwner, Owner
 from hookmq_cluster.membership import Member, Membership
@@ -25,8 +27,6 @@ _GLANCE: Final = 0.05
 """Seconds between two looks at the owner of an awaited lane."""
 _CATCH_UP: Final = 20.0
 """Seconds to wait for an inbox. Order is lost if it takes longer, but a lane cannot wait for ever."""
-_UNREAD: Final = 2000
-"""Frames of a new lane that are delivered in one turn."""
 _TRY_AGAIN: Final = 60.0
 """Seconds between two attempts to load a lane."""
 _BATCH: Final = 500
@@ -54,6 +54,7 @@ class LaneKeeper:
         store: ClusterStore,
         inbox: Inbox,
         interest: Interest,
+        forwarding: Forwarding,
         membership: Membership,
         ask: Callable[[str, str], None],
     ) -> None:
@@ -67,6 +68,7 @@ class LaneKeeper:
         self._store = store
         self._inbox = inbox
         self._interest = interest
+        self._forwarding = forwarding
         self._membership = membership
         self._ask = ask
         self._groups = GroupQueues(runtime, node, store, interest.local.groups)
@@ -140,17 +142,49 @@ class LaneKeeper:
             await pause(self._runtime, _RETRY)
 
     async def _open(self, lane: str, fence: int) -> None:
+        """Load a lane that this node owns.
+
+        Until then, this node's own messages to the lane travel through the log. Afterwards, they are delivered directly.
+        These must not overtake those, so the lane is added while a commit is held. Everything that was committed is read
+        and delivered first, then the messages that no commit has taken.
+        """
         found = await answer(self._runtime, partial(self._store.open_lane, lane, fence))
         if isinstance(found, StoreFailed):
             raise StoreError(f"lane {lane!r}: {found.reason}")
-        for own in list(self.open):
-            await self._catch_up(own, lane, fence)
-        unread = await self._unread(lane, fence, found.inbox)
-        if not self._holds(lane, fence):
-            self._store.close_lane(lane)
-            raise StoreError(f"lane {lane!r} was lost while it was loaded")
-        self._load(lane, fence, found)
-        self._inbox.take(lane, unread)
+        subject = self._names.lane(lane)
+        backlog = LaneBacklog(self._runtime, self._engine, subject, found.inbox)
+        known: set[str] = set()
+        while self._holds(lane, fence):
+            for own in self.open - known:
+                await self._catch_up(own, lane, fence)
+                known.add(own)
+            # Most of the log is read before, because the commit must not wait long.
+            if await backlog.read() and await self._load(lane, fence, found, backlog, known):
+                return
+            await pause(self._runtime, _GLANCE)
+        self._store.close_lane(lane)
+        raise StoreError(f"lane {lane!r} was lost while it was loaded")
+
+    async def _load(
+        self, lane: str, fence: int, state: LaneState, backlog: LaneBacklog, known: set[str]
+    ) -> bool:
+        """Hold a commit, and add a lane. Return False if that is not possible now, or if `known` misses an open lane."""
+        held = bool(self.open)  # without its home lane, the node commits nothing
+        if held:
+            await answer(self._runtime, self._hold_commit)
+        try:
+            read = not held or await backlog.read()
+            ready = read and self._holds(lane, fence) and self.open <= known
+            if ready:
+                self._add(lane, fence, state, backlog)
+            return ready
+        finally:
+            if held:
+                self._store.hold.release()
+
+    def _hold_commit(self, ready: Callable[[None], None]) -> None:
+        self._store.hold.request(partial(ready, None))
+        self._node.touch()
 
     def _holds(self, lane: str, fence: int) -> bool:
         return self._lanes.fences.get(lane) == fence
@@ -178,34 +212,16 @@ class LaneKeeper:
             await pause(self._runtime, _GLANCE)
             waited += _GLANCE
 
-    async def _unread(self, lane: str, fence: int, after: int) -> list[Stored]:
-        """Return the frames of a lane above its inbox, or the first ones if there are very many. Deliver them before
-        anything else to the sessions of the lane."""
-        found: list[Stored] = []
-
-        def read(done: Callable[[list[Stored] | Unavailable], None]) -> None:
-            self._engine.read((self._names.lane(lane),), after, done)
-
-        while len(found) < _UNREAD:
-            page = await answer(self._runtime, read)
-            if isinstance(page, list):
-                if not page:
-                    break
-                found += page
-                after = page[-1].sequence
-            elif not self._holds(lane, fence):
-                break
-            else:
-                await pause(self._runtime, _RETRY)
-        return found
-
-    def _load(self, lane: str, fence: int, state: LaneState) -> None:
+    def _add(self, lane: str, fence: int, state: LaneState, backlog: LaneBacklog) -> None:
+        if backlog.too_large:
+            self._runtime.log("warning", "cluster.lane_behind", lane=lane)
         self.open.add(lane)
         separate = self._groups.separate(lane)
         count = self._node.adopt(state.loaded(sessions_only=lane != self.home))
         self._interest.lane_adopted(lane, fence)
-        self._inbox.open_lane(lane, state.inbox)
         self._groups.merge(lane, separate)
+        self._inbox.open_lane(lane, state.inbox, backlog.frames, backlog.last)
+        self._inbox.deliver(lane, self._forwarding.take_back(lane))
         self._runtime.log("info", "cluster.lane_opened", lane=lane, sessions=count)
 
     def given(self, lane: str, fence: int) -> None:

@@ -21,6 +21,7 @@ from hookmq.storage_api import (
 )
 
 from hookmq_cluster.claims import encode_session
+from hookmq_cluster.commit_hold import CommitHold
 from hookmq_cluster.engine import Appended, Engine, Entry, Refused, Stored, Unavailable
 from hookmq_cluster.expired_search import ExpiredSearch
 from hookmq_cluster.frames import Frames, Origin
@@ -84,6 +85,8 @@ class ClusterStore:
         self._lanes: dict[str, LaneLog] = {}
         self._placement = Placement(home, self._lanes)
         self._failure = ""
+        self.hold = CommitHold()
+        """Holds the end of a commit."""
 
     # lanes -----------------------------------------------------------------------------------------------------------
 
@@ -296,7 +299,7 @@ class ClusterStore:
     def _finish(self, commit: PendingCommit, last: int) -> None:
         self._number = commit.id.number
         self._notify(commit.id, last)
-        commit.done(commit.id)
+        self.hold.finish(partial(commit.done, commit.id))
 
     def _fail(self, commit: PendingCommit, reason: str) -> None:
         self._failure = self._failure or reason
