@@ -22,7 +22,7 @@ AGAIN := $(if $(filter-out 0,$(RERUNS)),--reruns $(RERUNS) -r fER)
 PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS) $(AGAIN)
 MEMBERS := $(wildcard core/pyproject.toml toolkit/pyproject.toml testing/pyproject.toml plugins/*/pyproject.toml clients/*/pyproject.toml examples/plugins/*/pyproject.toml)
 PACKAGES := $(notdir $(patsubst %/__init__.py,%,$(wildcard $(MEMBERS:pyproject.toml=hookmq*/__init__.py))))
-TESTS := conftest.py core/compiling.py bench tests tools plugins/sinks/demo $(wildcard $(MEMBERS:pyproject.toml=tests))
+TESTS := conftest.py core/compiling.py bench tests tools plugins/sinks/demo plugins/cluster/demo $(wildcard $(MEMBERS:pyproject.toml=tests))
 # Folders with slow tests, the longest first.
 PARTS := $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests tests plugins clients examples 2>/dev/null \
   | sed -E 's|^(core/tests\|[a-z]+/[^/]+(/[^/]+/tests)?)/.*|\1|' | sort -ru)
@@ -157,7 +157,10 @@ demo-spark: demo-tells install .venv-spark/warm  ## show a broker, 1,000 devices
 demo-sinks: install  ## show a plant whose messages fill PostgreSQL and Redis, and what happens if one of them is stopped
 	@exec .venv/bin/python plugins/sinks/demo/sinks_demo.py $(DEMO)
 
-.PHONY: demo-sinks demo-spark demo-tells
+demo-cluster: install  ## show three brokers and three NATS servers, and where clients and sessions go if some are killed
+	@exec .venv/bin/python plugins/cluster/demo/cluster_demo.py $(DEMO)
+
+.PHONY: demo-cluster demo-sinks demo-spark demo-tells
 demo-tells:
 	@[ -e .venv-spark/warm ] || echo "Preparing Spark. The first time, this downloads 700 MB and takes some minutes."
 
