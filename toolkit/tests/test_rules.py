@@ -349,6 +349,7 @@ def test_an_allowed_subscription_brings_nothing_that_is_not_allowed(
         assert brought.allow
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rules_are_as_good_as_ten() -> None:
     rules = Rules(
         [deny(f"s/{n}/secret", order=n) for n in range(50_000)]

@@ -20,6 +20,8 @@ from hookmq_sinks.record import Record
 from hookmq_sinks.testing import LOG_ID, DriverContract, make_batch, make_record
 from s3_server import REGION, Door, S3Server
 
+pytestmark = pytest.mark.slow
+
 NUMBERS = itertools.count()
 HOUR = "dt=2026-01-01/hour=00"
 

@@ -73,6 +73,7 @@ def test_a_sample_of_each_event_is_received(
     assert not (tmp_path / "outbox").exists()  # the test event is not stored
 
 
+@pytest.mark.slow
 def test_requests_with_an_invalid_signature_are_not_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +232,7 @@ def test_files_without_a_private_key(
     assert "c2hvcnQ" not in said
 
 
+@pytest.mark.slow
 def test_a_receiver_needs_only_the_public_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
