@@ -4,7 +4,7 @@ The routing is real, on the simulated engine and a virtual clock. The brokers ar
 count what each client receives.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from random import Random
 from typing import NamedTuple, cast
@@ -158,6 +158,7 @@ class RoutingNode:
         self.settled: dict[Settled, int] = {}
         """Confirmed subscriptions, and the step in which they were confirmed."""
         self.commits = 0
+        self._committing: deque[Callable[[], None] | None] = deque()
         self.broker = ModelBroker()
         runtime = world.runtime
         self.engine = SimulatedEngine(world.log, runtime, world.random)
@@ -273,28 +274,44 @@ class RoutingNode:
         return waits
 
     def commit(self, done: Callable[[], None] | None = None) -> None:
-        """Flush, and commit the frames for lanes."""
+        """Flush, and commit the frames for lanes, after the commits before this one."""
+        self._committing.append(done)
+        if len(self._committing) == 1:
+            self._commit()
+
+    def _commit(self) -> None:
         self.commits += 1
         number = self.commits
 
+        def ended() -> None:
+            done = self._committing.popleft()
+            if done is not None:
+                done()
+            if self._committing:
+                self._commit()
+
+        def committed() -> None:
+            if send is None:
+                ended()
+            else:
+                send(ended)
+
         def flushed(failed: object) -> None:
             assert failed is None
-            entries = taken
-            if not entries:
-                if done is not None:
-                    done()
+            if not taken:
+                committed()
                 return
-            self.engine.commit(entries, appended, f"{self.name}/{self.boot}/{number}")
+            self.engine.commit(taken, appended, f"{self.name}/{self.boot}/{number}")
 
         def appended(result: Appended | Refused | Unavailable) -> None:
             if isinstance(result, Appended):
-                if done is not None:
-                    done()
+                committed()
             else:
                 assert isinstance(result, Unavailable)
                 self.engine.commit(taken, appended, f"{self.name}/{self.boot}/{number}")
 
         taken: list[Entry] = self.forwarding.take_entries()
+        send = self.forwarding.after_commit()
         self.forwarding.flush(CommitId(self.boot, number), flushed)
 
     def covers(self, target: str, one: Subscription) -> bool:

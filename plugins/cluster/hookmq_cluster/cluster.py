@@ -183,6 +183,9 @@ class JoinedCluster:
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         self.store.seal()
         self.forwarding.seal()
+        send = self.forwarding.after_commit()
+        if send is not None:
+            self.store.hold.request(partial(send, self.store.hold.release))
         self.forwarding.flush(commit, done)
 
     # --- joining and leaving ---------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ are part of the next commit. Messages with QoS 0 go to nodes only: to the owner 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from hookmq.cluster_api import RemoteRoute
@@ -93,6 +94,9 @@ class Forwarding:
         self._sealed: dict[str, list[MessageItem]] | None = None
         """The messages for lanes in the next commit, if its records are complete. What came later belongs to the commit
         after it."""
+        self._held: dict[_Node, list[MessageItem]] = {}
+        """Messages with QoS 2 for nodes. They are sent after the commit with their packet ids. Otherwise, a client could
+        repeat one to an adopter that does not know it, and sessions of other nodes would get it twice."""
         self._scheduled = False
 
     def forward(self, message: Message, route: RemoteRoute) -> bool:
@@ -162,6 +166,9 @@ class Forwarding:
 
     def _send(self, node: _Node, item: MessageItem, reliable: bool) -> None:
         if reliable:
+            if item.message.qos == 2:
+                self._held.setdefault(node, []).append(item)
+                return
             node.reliable = True
         elif node.link.full:
             self.dropped += 1
@@ -270,16 +277,34 @@ class Forwarding:
             parts = encoded[key] = encode_peer(frame, self._max_bytes)
         return parts
 
+    def after_commit(self) -> Callable[[Callable[[], None]], None] | None:
+        """Return None, or a function that sends the messages that wait for the commit that begins now. Call it after that
+        commit. It calls its argument once the nodes have them."""
+        held, self._held = self._held, {}
+        return partial(self._send_held, held) if held else None
+
+    def _send_held(self, held: dict[_Node, list[MessageItem]], done: Callable[[], None]) -> None:
+        encoded: dict[tuple[int, ...], list[bytes]] = {}
+        for node, items in held.items():
+            if not node.link.closed:
+                for part in self._encode(items, encoded):
+                    node.link.add(part, True)
+        self._wait(done)
+
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         """See `hookmq.storage.cluster.Cluster.flush`."""
         self.end_turn()
+        self._wait(partial(done, None))
+
+    def _wait(self, done: Callable[[], None]) -> None:
+        """Call `done` once all nodes have everything that is reliable."""
         waiting = 1
 
         def one() -> None:
             nonlocal waiting
             waiting -= 1
             if not waiting:
-                done(None)
+                done()
 
         for link in list(self._links.links()):
             if not link.wait(one):

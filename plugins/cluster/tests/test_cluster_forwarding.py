@@ -1,6 +1,7 @@
 """Forwarding and inbox: each message arrives where it must, once and in order, whatever the network loses."""
 
 from collections import Counter
+from itertools import product
 from random import Random
 
 import pytest
@@ -557,14 +558,13 @@ def test_frames_arrive_once_and_in_order_whatever_is_lost(seed: int) -> None:
     for node in nodes:
         client(node, f"{node.name}1", "#", 1, False)
     world.runtime.advance(60.0)
-    published: list[tuple[str, bytes]] = []
+    published: list[tuple[str, int, bytes]] = []
     acked: set[bytes] = set()
     for number in range(100):
         node = random.choice(nodes)
-        payload = b"%s %d" % (node.name.encode(), number)
-        published.append((node.name, payload))
-
         qos = random.randrange(3)
+        payload = b"%s/%d %d" % (node.name.encode(), qos, number)
+        published.append((node.name, qos, payload))
 
         def done(payload: bytes = payload, qos: int = qos) -> None:
             acked.add(payload)
@@ -581,14 +581,14 @@ def test_frames_arrive_once_and_in_order_whatever_is_lost(seed: int) -> None:
     world.log.faults = quiet(world.log.faults)
     for node in nodes:
         node.engine.heal()
+        node.commit()
     world.runtime.advance(60.0)
     for node in nodes:
-        for writer in nodes:
-            sent = [payload for name, payload in published if name == writer.name]
-            prefix = writer.name.encode() + b" "
-            assert [
-                one for one in received(node, f"{node.name}1") if one.startswith(prefix)
-            ] == sent
+        for writer, level in product(nodes, range(3)):
+            sent = [one for name, qos, one in published if (name, qos) == (writer.name, level)]
+            prefix = b"%s/%d " % (writer.name.encode(), level)
+            got = received(node, f"{node.name}1")
+            assert [one for one in got if one.startswith(prefix)] == sent
 
 
 def test_stored_frames_name_their_place() -> None:

@@ -505,6 +505,28 @@ def test_a_lane_that_could_not_be_loaded_is_tried_again(
     assert three.connect("a", "s", **options).session_present
 
 
+@pytest.mark.parametrize("filter_", ["t", "$share/g/t"])
+def test_qos_2_arrives_once_if_the_node_dies_before_it_has_committed(
+    three: ClusterWorld, filter_: str
+) -> None:
+    subscriber = three.connect("b", "s", session_expiry_interval=0)
+    subscriber.subscribe(filter_, 2)
+    publisher = three.connect("a", "p", session_expiry_interval=3600)
+    three.settle()
+    three.log.available = False
+    publisher.send(Publish("t", b"x", 2, packet_id=7))
+    three.settle()
+    three.kill("a")
+    three.log.available = True
+    three.advance(4 * LEASE)
+    again = three.connect("b", "p", session_expiry_interval=3600, clean_start=False)
+    assert again.session_present
+    again.send(Publish("t", b"x", 2, dup=True, packet_id=7))
+    three.settle()
+    assert [one for one in again.received if isinstance(one, Pubrec)]
+    assert payloads(subscriber) == [b"x"]
+
+
 # readiness -------------------------------------------------------------------------------------------------------
 
 
