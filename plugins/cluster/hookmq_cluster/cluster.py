@@ -405,12 +405,12 @@ class JoinedCluster:
 
     def _lost(self, lane: str, reason: str) -> None:
         self.keeper.lost(lane, reason)
-        if lane == self.home:
-            self._expelled(reason)
+        self._expelled(reason)
 
     def _expelled(self, reason: str) -> None:
-        """Stop the broker: another process has the home lane, so nothing can be committed."""
+        """Stop the broker: another process has a lane, so the records of that lane cannot be committed."""
         self.ready = False
+        self.store.fail(reason)
         self._node.fail(f"node {self.me.node!r} was expelled from cluster {self.name!r}: {reason}")
 
     # --- what this node asks the others ----------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from hookmq_cluster.commit_hold import CommitHold
 from hookmq_cluster.engine import Appended, Engine, Entry, Refused, Stored, Unavailable
 from hookmq_cluster.expired_search import ExpiredSearch
 from hookmq_cluster.frames import Frames, Origin
-from hookmq_cluster.lane_log import ATTEMPTS, RETRY, LaneFrame, LaneLog, Opened
+from hookmq_cluster.lane_log import ATTEMPTS, RETRY, LaneLog, Opened
 from hookmq_cluster.lane_state import ID_BITS, LaneState
 from hookmq_cluster.names import Names
 from hookmq_cluster.pending_commit import PendingCommit, origin_of
@@ -41,8 +41,8 @@ class ClusterStore:
     - `home`: the lane of new sessions. It must be opened before the first commit.
     - `retained` returns the entries for a record about retained messages, `outgoing` the messages for other lanes.
     - `committed` is called with the id of each commit and the sequence of its last entry, or 0 if nothing was appended.
-    - `lost` is called with a lane that another process owns, and the reason. If it is the home lane, the store has
-      failed. Other lanes are closed afterwards.
+    - `lost` is called with a lane that another process owns, and the reason. The store has failed then: the parts of a
+      commit depend on each other, so nothing can be committed without a lane.
     - `renew` gives an own lane a new fence. Without it, the store fails if the result of a commit is unknown.
 
     The largest commit has ``engine.max_batch`` frames of ``engine.max_entry`` bytes in this node's lanes. A larger one
@@ -301,8 +301,12 @@ class ClusterStore:
         self._notify(commit.id, last)
         self.hold.finish(partial(commit.done, commit.id))
 
-    def _fail(self, commit: PendingCommit, reason: str) -> None:
+    def fail(self, reason: str) -> None:
+        """Commit nothing more."""
         self._failure = self._failure or reason
+
+    def _fail(self, commit: PendingCommit, reason: str) -> None:
+        self.fail(reason)
         commit.done(StoreFailed(self._failure))
 
     # lost lanes ------------------------------------------------------------------------------------------------------
@@ -323,7 +327,7 @@ class ClusterStore:
             log = self._lanes.get(lane)
             if isinstance(stored, Unavailable):
                 found[lane] = f"the owner of lane {lane!r} cannot be read: {stored.reason}"
-            elif log is None or stored is None or stored.sequence != log.fence:
+            elif log is not None and (stored is None or stored.sequence != log.fence):
                 found[lane] = f"another process owns lane {lane!r}: {refused.reason}"
             if not waiting:
                 self._lose(commit, refused, found)
@@ -332,33 +336,34 @@ class ClusterStore:
             ask(lane, 1)
 
     def _lose(self, commit: PendingCommit, refused: Refused, found: dict[str, str]) -> None:
-        if self._home in found:
-            reason = found[self._home]
-            self._fail(commit, reason)
-            self._lost(self._home, reason)
+        """Fail if another process owns one of the lanes in `found`. Otherwise make the commit with the present fences."""
+        if found:
+            lane = self._home if self._home in found else next(iter(found))
+            self._fail(commit, found[lane])
+            self._lost(lane, found[lane])
             return
-        changed: dict[str, LaneFrame] = {}
-        for lane, made in commit.frames.items():
+        before = {lane: made.fence for lane, made in commit.frames.items()}
+        self._fence_again(commit)
+        if before == {lane: made.fence for lane, made in commit.frames.items()}:
+            self._fail(commit, f"the cluster's log refused a commit: {refused.reason}")
+        else:
+            self._again(commit)
+
+    def _fence_again(self, commit: PendingCommit) -> None:
+        """Give the frames the present fences. Leave out lanes that were given away: nothing depends on their frames."""
+        for lane, made in list(commit.frames.items()):
             log = self._lanes.get(lane)
             if log is None:
-                found.setdefault(lane, f"lane {lane!r} was closed")
-            elif lane not in found and made.fence != log.fence:
-                changed[lane] = made
-        if not found and not changed:
-            self._fail(commit, f"the cluster's log refused a commit: {refused.reason}")
-            return
-        for lane, made in changed.items():
-            commit.frames[lane] = self._lanes[lane].with_new_fence(made)
-        for lane, reason in found.items():
-            commit.frames.pop(lane, None)
-            if lane in self._lanes:
-                self._lost(lane, reason)
-                self.close_lane(lane)
-        commit.sessions = [one for one in commit.sessions if one[0] not in found]
-        self._again(commit)
+                del commit.frames[lane]
+            elif made.fence != log.fence:
+                commit.frames[lane] = log.with_new_fence(made)
+        commit.sessions = [one for one in commit.sessions if one[0] in self._lanes]
 
     def _again(self, commit: PendingCommit) -> None:
         """Append a commit that was not made, with other fences."""
+        if self._failure:
+            commit.done(StoreFailed(self._failure))
+            return
         own = self._names.own(self._home)
         commit.sessions = [(lane, entry._replace(expect=None)) for lane, entry in commit.sessions]
         commit.others = [
@@ -412,7 +417,7 @@ class ClusterStore:
         lane = next(iter(commit.frames), None)
         log = self._lanes.get(lane) if lane is not None else None
         if lane is None or log is None:
-            self._renewed(commit)
+            self._make_again(commit)
             return
         parts = len(commit.frames[lane].entries)
         origin = Origin(self._node, self._boot, commit.id.number)
@@ -435,17 +440,12 @@ class ClusterStore:
             if page:
                 read(page[-1].sequence)
             else:
-                self._renewed(commit)
+                self._make_again(commit)
 
         read(log.state.newest)
 
-    def _renewed(self, commit: PendingCommit) -> None:
-        for lane, made in list(commit.frames.items()):
-            log = self._lanes.get(lane)
-            if log is None:
-                del commit.frames[lane]  # it was lost meanwhile
-            else:
-                commit.frames[lane] = log.with_new_fence(made)
+    def _make_again(self, commit: PendingCommit) -> None:
+        self._fence_again(commit)
         self._again(commit)
 
     # queues ----------------------------------------------------------------------------------------------------------

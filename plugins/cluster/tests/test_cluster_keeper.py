@@ -173,3 +173,30 @@ def test_a_large_backlog_loses_order_but_no_message(
     client = world.connect("a", "s", **OPTIONS)
     world.settle()
     assert sorted(int(one.payload) for one in client.messages) == list(range(150))
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.001, 0.002, 0.003, 0.004, 0.008])
+def test_a_message_for_a_lane_that_is_taken_is_not_acknowledged_and_lost(delay: float) -> None:
+    world = ClusterWorld("a", "b", "c")
+    world.advance(2 * LEASE)
+    subscriber = world.connect("b", "s", session_expiry_interval=3600)
+    subscriber.subscribe("t", 1)
+    subscriber.disconnect()
+    world.kill("b")
+    world.advance(3 * LEASE)
+    owner, other = ("a", "c") if world.cluster("a").owns("b") else ("c", "a")
+    publisher = world.connect(owner, "p", session_expiry_interval=0)
+    lanes = world.cluster(other).lanes
+    with world.nodes[owner].together():
+        lanes.take("b", lanes.owners["b"], lambda _: None)
+        world.advance(delay)
+        publisher.send(Publish("t", b"x", 1, packet_id=1))
+        world.advance(5.0)
+    acknowledged = any(isinstance(one, Puback) for one in publisher.received)
+    assert world.cluster(other).owns("b")
+    assert not world.cluster(owner).ready
+    assert world.nodes[owner].logged("store.failed")
+    again = world.connect(other, "s", **OPTIONS)
+    world.settle()
+    assert [one.payload for one in again.messages] == [b"x"] * acknowledged
+    world.close()

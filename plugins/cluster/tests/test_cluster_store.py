@@ -243,34 +243,43 @@ def test_a_commit_without_own_frames_is_fenced() -> None:
     assert bench.log.messages([NAMES.retained_messages]) == []
 
 
-def test_an_adopted_lane_is_lost_and_the_rest_is_committed() -> None:
+def test_nothing_is_committed_without_a_lost_lane() -> None:
     bench = Bench()
     process = two_lanes(bench)
     other = Process(bench, "n2", ["n2"])
     process.outgoing = [Entry(NAMES.lane("n3"), b"for n3")]
     result = process.try_commit(*queued("c/a", 1), *queued("c/b", 2), DropSession("b"))
-    assert isinstance(result, CommitId)
-    [(lane, reason)] = process.lost
-    assert (lane, "another process owns lane 'n2'" in reason) == ("n2", True)
+    assert isinstance(result, StoreFailed)
+    assert "another process owns lane 'n2'" in result.reason
+    assert process.lost == [("n2", result.reason)]
     assert process.released == ["b"]
-    assert process.topics("c/a") == ["m1"]
-    assert process.store.lane_of("b") is None
-    assert "n2" not in process.store.lanes()
     assert (other.topics("c/b"), list(other.store.lanes()["n2"].clients)) == ([], ["b"])
-    stored = entry_of(bench, "b")
-    assert stored is not None
-    assert decode_session(stored.data) == ("b", "n2")
-    assert [one.data for one in bench.log.messages([NAMES.lane("n3")])] == [b"for n3"]
-    assert process.committed[-1] == (result, bench.log.sequence)
+    assert bench.log.messages([NAMES.lane("n3")]) == []
+    assert process.try_commit(*queued("c/a", 1)) == result
+    again = Process(bench, "n1", ["n1"])
+    assert again.topics("c/a") == []
 
 
-def test_only_a_lost_lane_in_a_commit() -> None:
+def test_a_lane_that_no_commit_needs_may_be_lost() -> None:
     bench = Bench()
     process = two_lanes(bench)
     bench.own("n2", "other")
-    assert isinstance(process.try_commit(*queued("c/b", 2)), CommitId)
-    assert [lane for lane, _ in process.lost] == ["n2"]
     process.commit(*queued("c/a", 1))
+    assert process.lost == []
+
+
+def test_a_store_that_was_told_to_fail_makes_no_commit_again() -> None:
+    bench = Bench()
+    process = two_lanes(bench)
+    told: list[Any] = []
+    process.store.set_fence("n1", bench.own("n1", process.boot))
+    process.store.commit([*queued("c/a", 1), *queued("c/b", 2)], told.append)
+    process.store.set_fence("n1", bench.own("n1", process.boot))  # the commit must be made again
+    process.store.close_lane("n2")
+    process.store.fail("the lane n2 is lost")
+    bench.wait(lambda: told)
+    assert told == [StoreFailed("the lane n2 is lost")]
+    assert Process(bench, "n1", ["n1"]).topics("c/a") == []
 
 
 def test_a_lane_may_be_closed_while_a_commit_runs() -> None:
