@@ -28,14 +28,18 @@ Opened = Callable[[LaneState | StoreFailed], None]
 
 
 class LaneFrame:
-    """A frame of a lane's owner that is being committed, its entries, and the fence that they require."""
+    """A frame of a lane's owner that is being committed, its entries, and the fence that they require.
 
-    __slots__ = ("entries", "fence", "frame", "size")
+    About `again` bytes of it were written before.
+    """
 
-    def __init__(self, frame: OwnerFrame, entries: list[Entry], fence: int) -> None:
+    __slots__ = ("again", "entries", "fence", "frame", "size")
+
+    def __init__(self, frame: OwnerFrame, entries: list[Entry], fence: int, again: int) -> None:
         self.frame = frame
         self.entries = entries
         self.fence = fence
+        self.again = again
         self.size = sum(len(entry.data) for entry in entries)
 
 
@@ -63,6 +67,7 @@ class LaneLog:
         frame after it."""
         self._delivered: list[tuple[int, int]] = []
         self._last_size = 0
+        """Bytes of the last frame that were new."""
         self._untrimmed = 0
         """Bytes that were written since the log was last trimmed."""
         self._trimmed = 0
@@ -123,11 +128,12 @@ class LaneLog:
             return None
         again = self.state.due(self._last_size)
         frame = OwnerFrame(origin, cursor, (*again, *records, *extra))
-        return LaneFrame(frame, self._entries(frame), self.fence)
+        size = sum(map(compaction.weight_of, again))
+        return LaneFrame(frame, self._entries(frame), self.fence, size)
 
     def with_new_fence(self, made: LaneFrame) -> LaneFrame:
         """Return a frame that was refused with the present fence."""
-        return LaneFrame(made.frame, self._entries(made.frame), self.fence)
+        return LaneFrame(made.frame, self._entries(made.frame), self.fence, made.again)
 
     def _entries(self, frame: OwnerFrame) -> list[Entry]:
         first, *others = encode_owner(frame, self._engine.max_entry)
@@ -139,7 +145,7 @@ class LaneLog:
         """The frame is committed. `sequence` is that of its first entry."""
         state = self.state
         state.apply(sequence, made.frame, made.size)
-        self._last_size = made.size
+        self._last_size = max(0, made.size - made.again)
         self._untrimmed += made.size
         for place, size in self._delivered:
             state.delivered(place, size)

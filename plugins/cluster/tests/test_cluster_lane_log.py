@@ -1,11 +1,15 @@
-"""What belongs to one commit, although it waits for other nodes before the store gets it."""
+"""What belongs to one frame of a lane, and how much of it is written again."""
 
 from collections.abc import Iterator
 
 import pytest
+from cluster_stores import NAMES, Bench, Process
 from cluster_world import ClusterWorld
 from hookmq.mqtt_api import Publish, Pubrel
+from hookmq.storage_api import Dequeue, PutMessage
+from hookmq_cluster import compaction
 from hookmq_cluster.frames import is_owner_frame
+from hookmq_testing.contracts import make_entry, make_message
 
 LEASE = 15.0
 OPTIONS = {"session_expiry_interval": 3600, "clean_start": False}
@@ -77,3 +81,27 @@ def test_a_message_is_not_forwarded_before_its_packet_id_is_stored(world: Cluste
     again.send(Pubrel(1))
     world.settle()
     assert [one.payload for one in subscriber.messages] == [b"once"]
+
+
+def test_a_commit_writes_as_much_again_as_its_own_records_allow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compaction, "SLACK", 5_000)
+    monkeypatch.setattr(compaction, "LEAST", 1_000)
+    bench = Bench()
+    process = Process(bench)
+
+    def commit(id: int, gone: int) -> int:
+        put = PutMessage(id, make_message("m", payload=bytes(1000)))
+        process.commit(put, make_entry("c/a", id, id), Dequeue("c/a", gone))
+        first, last = bench.log.commits[-1][1:]
+        process.store.passed("n1", last)  # no other node sends anything
+        stored = bench.log.messages([NAMES.lane("n1")], first - 1)
+        return sum(len(one.data) for one in stored if one.sequence <= last)
+
+    for id in range(1, 301):  # these stay
+        commit(id, 0)
+    own = commit(301, 0)
+    again = [commit(id, id - 1) - own for id in range(302, 702)]
+    assert sum(again) > 200_000
+    assert max(again) < compaction.RATE * own + own
