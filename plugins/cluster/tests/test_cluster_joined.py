@@ -263,6 +263,27 @@ def test_the_will_of_a_dead_node_is_published_once(three: ClusterWorld) -> None:
     assert sorted(one.topic for one in watcher.messages) == ["will/durable", "will/volatile"]
 
 
+def test_a_will_that_is_due_at_the_start_of_a_node_reaches_the_others() -> None:
+    world = ClusterWorld("a", "b")
+    subscriber = world.connect("a", "s", session_expiry_interval=3600)
+    subscriber.subscribe("w", 1)
+    subscriber.disconnect()
+    last = will("w", b"gone", 1, delay=6)
+    world.connect("b", "c", will=last, session_expiry_interval=60).drop()
+    world.settle()
+    world.kill("b")
+    world.advance(1.0)
+    # The node opens its lane some seconds before it knows the subscriptions of the other one.
+    world.engines["a"].cut()
+    world.clock.call_later(8.0, world.engines["a"].heal)
+    world.start("b")
+    world.advance(20.0)
+    again = world.connect("a", "s", session_expiry_interval=3600, clean_start=False)
+    world.settle()
+    assert payloads(again) == [b"gone"]
+    world.close()
+
+
 def test_retained_messages_are_the_same_everywhere(three: ClusterWorld) -> None:
     publisher = three.connect("a", "p")
     for number in range(30):

@@ -29,9 +29,10 @@ from clusterkill.clients import (
 from clusterkill.cluster import Cluster
 from clusterkill.faults import Fault, Faults, plan
 from clusterkill.history import FAULTS, Event, History
+from clusterkill.stream import copy_stream
 
 JOIN: Final = 60.0
-SETTLE: Final = 60.0
+SETTLE: Final = 45.0
 """Seconds after which everything must have arrived once the cluster is healed."""
 AFTERWARDS: Final = 1.0
 """Seconds between the end of the last fault and the end of the load."""
@@ -70,8 +71,9 @@ class Outcome:
 class Run:
     """A cluster and its clients."""
 
-    def __init__(self, cluster: Cluster, seed: int, faults: list[Fault]) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, seed: int, faults: list[Fault]) -> None:
         self.cluster = cluster
+        self.folder = folder
         self.seed = seed
         self.faults = faults
         self.history = History()
@@ -132,6 +134,8 @@ class Run:
             settled = time.monotonic() - healed
             await asyncio.sleep(LATE)
             await self._read_retained()
+            if not check(self.history).ok:
+                await copy_stream(self.cluster.servers[0].url, self.folder / "log.jsonl")
             return settled
         finally:
             await self._end()
@@ -229,7 +233,7 @@ def break_cluster(folder: Path, seed: int, faults: list[Fault] | None = None) ->
     try:
         if faults is None:
             faults = plan(seed, bool(cluster.disks))
-        run = Run(cluster, seed, faults)
+        run = Run(cluster, folder, seed, faults)
         settled = asyncio.run(run.run())
         history = run.history
         history.write(folder / "history.jsonl")
