@@ -25,7 +25,7 @@ PACKAGE: Final = ROOT / "hookmq"
 
 COMPILED: Final = (
     "mqtt/*", "model/metrics", "routing/*", "session/*", "storage/columns", "storage/group_commit",
-    "storage/commit_pause",
+    "storage/commit_pause", "storage/cluster_packets",
     "broker/*", "broker/*/*",
 )  # fmt: skip
 """Patterns of the modules to compile: those that handle every message. They exclude modules whose classes plugins

@@ -15,19 +15,9 @@ from hookmq.storage.cluster import (
     RemoteMatch,
     RemoteRoute,
 )
+from hookmq.storage.cluster_packets import RemotePackets
 
 __all__ = [
-    "Cluster",
-    "Here",
-    "Node",
-    "Place",
-    "Redirect",
-    "Refused",
-    "Relay",
-    "RelayTarget",
-    "RelayedConnection",
-    "Relaying",
-    "Remote",
-    "RemoteMatch",
-    "RemoteRoute",
-]
+    "Cluster", "Here", "Node", "Place", "Redirect", "Refused", "Relay", "RelayTarget", "RelayedConnection", "Relaying",
+    "Remote", "RemoteMatch", "RemotePackets", "RemoteRoute",
+]  # fmt: skip

@@ -15,7 +15,7 @@ PLATFORM = (
     "config/config_check.py", "hooks/async_calls.py", "hooks/broker_handle.py", "hooks/metric_registry.py",
     "hooks/observer_queue.py", "hooks/traces.py", "model/cursors.py", "model/drain.py", "model/log_events.py",
     "model/snapshots.py", "server/client_drain.py", "server/event_log.py", "server/plugin_listeners.py",
-    "server/supervisor.py", "server/worker_process.py", "server/workers.py", "storage/cluster.py",
+    "server/supervisor.py", "server/worker_process.py", "server/workers.py", "storage/cluster",
 )  # fmt: skip
 """Path prefixes of the platform's modules."""
 IGNORED = {

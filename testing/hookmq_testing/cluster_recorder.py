@@ -1,9 +1,9 @@
 """A cluster that records the calls of the broker, and answers as a test decides."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from hookmq.cluster_api import Cluster, Here, Node, Place, Refused, RemoteRoute
+from hookmq.cluster_api import Cluster, Here, Node, Place, Refused, RemotePackets, RemoteRoute
 from hookmq.hooks.specs import hookimpl
 from hookmq.model.client import ClientInfo
 from hookmq.model.message import Message
@@ -41,6 +41,8 @@ class ClusterRecorder(Plugin):
         """What `unready` answers."""
         self.awaited = True
         """Whether the acknowledgements of messages with QoS 1 and 2 wait for `flush`."""
+        self.collectors: Sequence[RemotePackets] | None = None
+        """What `packets` answers."""
         self.groups_elsewhere: set[str] = set()
         """The queue owners of the shared subscriptions that have a member elsewhere."""
         self._held: set[str] = set()
@@ -106,6 +108,9 @@ class ClusterRecorder(Plugin):
     def forward(self, message: Message, route: RemoteRoute) -> bool:
         self.recorded.append(("forward", message, route))
         return self.awaited and message.qos > 0
+
+    def packets(self, route: RemoteRoute) -> Sequence[RemotePackets] | None:
+        return self.collectors
 
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         self._record("flush", lambda: done(self.failed), commit)

@@ -13,15 +13,19 @@ from hookmq.model.client import ClientInfo
 from hookmq.model.message import Message
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt import topics
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import Publish
 from hookmq.storage.cluster import Node, Remote, RemoteMatch, RemoteRoute
 from hookmq.storage.records import CommitId, group_owner
 from hookmq_cluster.engine import Appended, Entry, Refused, Unavailable
 from hookmq_cluster.forwarding import Forwarding
+from hookmq_cluster.frames import VERSION
 from hookmq_cluster.inbox import Inbox
 from hookmq_cluster.interest import Interest
 from hookmq_cluster.links import Links
 from hookmq_cluster.names import Names
 from hookmq_cluster.wire_messages import Ack, Open, Packet, Reopen, WireReader
+from hookmq_testing.decoder import Decoder
 from hookmq_testing.runtime import VirtualRuntime
 from simulated_engine import QUIET, Faults, SimulatedEngine, SimulatedLog
 
@@ -59,6 +63,8 @@ class ModelBroker:
         self.flushed = 0
         self.touched = 0
         self.offered: list[str] = []
+        self.packets = 0
+        """The number of calls to `deliver_packets`."""
 
     def hand_on(self, owner: str) -> None:
         self.offered.append(owner)
@@ -103,6 +109,15 @@ class ModelBroker:
             if owner in self.groups():
                 self.received_by_group[owner, message.payload] += 1
 
+    def deliver_packets(self, sender: str, five: bool, data: bytes) -> None:
+        self.packets += 1
+        for packet in Decoder(5 if five else 4).feed(data):
+            assert isinstance(packet, Publish)
+            self.deliver(Message(packet.topic, packet.payload, sender=sender), lambda *_: True, ())
+
+    def forget_routes(self) -> None:
+        self.routes.clear()
+
     def groups(self) -> dict[str, int]:
         """Return the number of online members of each group."""
         found: dict[str, int] = {}
@@ -139,10 +154,14 @@ class Settled(NamedTuple):
 
 
 class RoutingNode:
-    """One node: its routing, and a model broker. `lanes` maps the lanes that it owns to their fences."""
+    """One node: its routing, and a model broker. `lanes` maps the lanes that it owns to their fences. `frames` is the
+    version of frames that it announces."""
 
-    def __init__(self, world: "RoutingWorld", name: str, boot: str, buffer: int) -> None:
+    def __init__(
+        self, world: "RoutingWorld", name: str, boot: str, buffer: int, frames: int
+    ) -> None:
         self.world = world
+        self.frames = frames
         self.name = name
         self.boot = boot
         self.home = name
@@ -159,6 +178,7 @@ class RoutingNode:
         """Confirmed subscriptions, and the step in which they were confirmed."""
         self.commits = 0
         self._committing: deque[Callable[[], None] | None] = deque()
+        self.published = 0
         self.broker = ModelBroker()
         runtime = world.runtime
         self.engine = SimulatedEngine(world.log, runtime, world.random)
@@ -258,7 +278,10 @@ class RoutingNode:
         """Publish as the broker does. `acked` is called when the publisher would be. Return whether it must wait."""
         message = Message(topic, payload, qos)
         route = self.broker.route(topic)
-        waits = route is not None and self.forwarding.forward(message, route)
+        waits = False
+        self.published += 1
+        if route is not None and not self._collect(message, route):
+            waits = self.forwarding.forward(message, route)
         here = [
             owner
             for owner, online in self.broker.groups().items()
@@ -272,6 +295,17 @@ class RoutingNode:
             else:
                 acked()
         return waits
+
+    def _collect(self, message: Message, route: RemoteRoute) -> bool:
+        """Send two of three messages with QoS 0 as packets, as the broker's fast path does. Return whether one was."""
+        packets = self.forwarding.packets(route)
+        if message.qos or packets is None or self.published % 3 == 0:
+            return False
+        five = self.published % 2 == 0
+        data = encode(Publish(message.topic, message.payload), 5 if five else 4)
+        for one in packets:
+            one.add("publisher", five, data)
+        return True
 
     def commit(self, done: Callable[[], None] | None = None) -> None:
         """Flush, and commit the frames for lanes, after the commits before this one."""
@@ -385,10 +419,11 @@ class RoutingWorld:
         self.fence = 0
         self.step = 0
 
-    def start(self, name: str) -> RoutingNode:
+    def start(self, name: str, frames: int = VERSION) -> RoutingNode:
         """Start a node that nobody knows yet. It owns its home lane."""
         self.boots += 1
-        node = self.nodes[name] = RoutingNode(self, name, f"boot{self.boots}", self.buffer)
+        node = RoutingNode(self, name, f"boot{self.boots}", self.buffer, frames)
+        self.nodes[name] = node
         self.take(node, node.home)
         return node
 
@@ -403,6 +438,10 @@ class RoutingWorld:
         """Start these nodes, and let all nodes see each other."""
         for name in names:
             self.start(name)
+        self.see_all()
+
+    def see_all(self) -> None:
+        """Let all nodes see each other."""
         for one in self.nodes.values():
             for other in self.nodes.values():
                 if one is not other and other.name not in one.peers:
@@ -413,6 +452,7 @@ class RoutingWorld:
         """Let `one` regard `other` as alive."""
         self.step += 1
         one.peers[other.name] = self.step
+        one.forwarding.node_joined(other.name, other.frames)
         one.interest.member_joined(other.name, other.boot)
         for lane in other.lanes:
             one.interest.lane_owner(lane, other.name)

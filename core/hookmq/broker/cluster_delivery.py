@@ -8,11 +8,17 @@ from hookmq.broker.delivery.shared import dequeue_shared, offer_group
 from hookmq.broker.fan_out_job import FanOutJob
 from hookmq.broker.publish.fan_out import ALL, cut, serve, serve_slice
 from hookmq.broker.state import BrokerState
-from hookmq.model.message import Message
+from hookmq.model.message import Message, make_message
+from hookmq.mqtt.decoder import decode_publish
+from hookmq.mqtt.framing import frame
+from hookmq.mqtt.packets import Publish
+from hookmq.mqtt.primitives import malformed
 from hookmq.routing.route import GROUP_STEPS, Recipient, Route
 from hookmq.routing.shared_subscription import SharedSubscription
 from hookmq.session.inflight import Outgoing
+from hookmq.session.session import IDLE, PENDING, QUEUEING, Session
 
+_PUBLISH: Final = 0x30
 _HANDED_ON: Final = 256
 """How many waiting messages go to other nodes in one turn."""
 
@@ -45,6 +51,54 @@ def deliver_to(
         serve(state, recipient, outgoing, sender, None)
     for group in groups:
         offer_group(state, group, outgoing)
+
+
+def deliver_packets(state: BrokerState, sender: str, five: bool, data: bytes) -> None:
+    """Deliver another node's QoS 0 packets to all sessions of this node. Raises ProtocolError for a damaged packet; those
+    before it are delivered."""
+    known = b""
+    route: Route | None = None
+    receivers: list[Session] = []
+    pos = 0
+    while pos < len(data):
+        framed = frame(data, pos)
+        if framed is None or framed[1] > len(data) or data[pos] != _PUBLISH:
+            raise malformed("not a packet of another node")
+        body, after = framed
+        topic = data[body : body + 2 + (data[body] << 8 | data[body + 1])]
+        if route is None or topic != known or not route.valid:
+            known = topic
+            route = state.router.lookup(topic[2:].decode())
+            receivers = route.plain5 if five else route.plain3
+        packet = data[pos:after]
+        pos = after
+        left = route.recipients
+        if len(receivers) == len(left) and not (
+            route.large or state.fan_outs or len(packet) > state.largest_packet
+        ):
+            left = ()
+            for receiver in receivers:
+                if receiver.state == QUEUEING:
+                    left += tuple(one for one in route.recipients if one.session is receiver)
+                    continue
+                if receiver.state == IDLE:
+                    receiver.state = PENDING
+                    state.writes.dirty.append(receiver)
+                receiver.out.append(packet)
+                state.metrics.messages_delivered += 1
+        if left:
+            publish = decode_publish(_PUBLISH, data[body:after], 5 if five else 4, state.limits)
+            deliver_to(state, route, _message_of(state, sender, publish), left, ())
+    state.writes.share(len(data))
+
+
+def _message_of(state: BrokerState, sender: str, packet: Publish) -> Message:
+    now = state.runtime.time()
+    interval = packet.properties.message_expiry_interval
+    expires = None if interval is None else now + interval
+    return make_message(
+        packet.topic, packet.payload, 0, False, packet.properties, sender, "client", now, expires
+    )
 
 
 def hand_on(state: BrokerState, group: SharedSubscription) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from functools import partial
 
-from hookmq.broker.cluster_delivery import deliver_to, hand_on
+from hookmq.broker.cluster_delivery import deliver_packets, deliver_to, hand_on
 from hookmq.broker.cluster_sessions import adopt, forget, forget_queues
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.plugin_connection import PluginConnection
@@ -46,6 +46,12 @@ class ClusterNode:
         chosen = [one for one in route.groups if one.owner in groups] if groups else []
         if recipients or chosen:
             deliver_to(state, route, message, recipients, chosen)
+
+    def deliver_packets(self, sender: str, five: bool, data: bytes) -> None:
+        deliver_packets(self._state, sender, five, data)
+
+    def forget_routes(self) -> None:
+        self._state.router.clear_cache()
 
     def hand_on(self, owner: str) -> None:
         _, share, topic_filter = owner.split("/", 2)

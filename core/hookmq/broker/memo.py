@@ -3,6 +3,7 @@
 `fast_path` and `packet_reader` read the memo; `ConnectionState.forget_decisions` clears it.
 """
 
+from collections.abc import Sequence
 from math import inf
 
 from hookmq.broker.connection import ClientConnection
@@ -15,6 +16,7 @@ from hookmq.mqtt.packets import Publish
 from hookmq.mqtt.properties import EMPTY
 from hookmq.routing.route import CachedPublish, Route
 from hookmq.routing.subscription_tree import LONG_TOPIC
+from hookmq.storage.cluster_packets import RemotePackets
 
 
 def remember(connection: ClientConnection, packet: Publish, message: Message, route: Route) -> None:
@@ -48,29 +50,23 @@ def remember(connection: ClientConnection, packet: Publish, message: Message, ro
     )
     raw = topic not in state.fan_outs
     durable = False
+    remotes: Sequence[RemotePackets] | None = () if route.simple else None
     if qos == 0:
-        raw = raw and route.simple
+        unseen = route.local and not (calls or route.asked or connection.in_process)
+        if unseen and state.cluster is not None and route.remotes is not None:
+            remotes = state.cluster.packets(route.remotes)
+        raw = raw and remotes is not None
     else:
         raw = raw and state.settings.session.inflight_overflow == "pending"
         durable = raw and route.single_durable and qos == 1 and state.recording
         raw = raw and route.volatile and not (qos == 2 and session.durable)
     key: bytes | str = topic if connection.in_process else topic.encode()
     if len(key) <= LONG_TOPIC and _make_room(connection, key):
-        publish_limit = (
-            connection.rate_limiter.publish_limit(route.topic)
-            if connection.rate_limiter is not None
-            else None
-        )
+        limiter = connection.rate_limiter
+        limit = limiter.publish_limit(route.topic) if limiter is not None else None
         connection.memo[key] = CachedPublish(
-            0x30 | qos << 1,
-            route,
-            connection.version == 5,
-            raw,
-            publish_limit,
-            durable,
-            calls,
-            told,
-        )
+            0x30 | qos << 1, route, connection.version == 5, raw, limit, durable, calls, told, remotes or (),
+        )  # fmt: skip
 
 
 def _make_room(connection: ClientConnection, topic: bytes | str) -> bool:

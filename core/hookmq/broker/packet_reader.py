@@ -268,6 +268,9 @@ class PacketReader(ClientConnection):
                                             delivered -= 1
                                             reach = 0  # more expensive, so count it
                                     delivered += len(same)
+                                    for remote in cached.remotes:
+                                        assert session is not None
+                                        remote.add(session.client_id, five, packet)
                                     if not reach:
                                         if delivered > _READ_DELIVERED or state.work > enough:
                                             last = pos

@@ -536,16 +536,8 @@ class PluginConnection(PluginMailbox):
                 self.results.append((done, code))
             return True
         message = make_message(
-            topic,
-            payload,
-            qos,
-            False,
-            _EMPTY,
-            session.client_id,
-            "client",
-            state.arrival(),
-            None,
-        )
+            topic, payload, qos, False, _EMPTY, session.client_id, "client", state.arrival(), None,
+        )  # fmt: skip
         committer = state.committer
         added = committer.added
         acknowledgement = Acknowledgement(self.release, b"", 1) if qos else None

@@ -120,18 +120,9 @@ class PlainDelivery(PluginDelivery):
     __slots__ = ("_at", "_made", "_message_qos", "_properties", "_sender", "number")
 
     def __init__(
-        self,
-        mailbox: "PluginMailbox",
-        sender: ClientInfo,
-        topic: str,
-        payload: bytes,
-        message_qos: int,
-        properties: Properties,
-        at: float,
-        qos: int,
-        number: int,
-        message: Message | None,
-    ) -> None:
+        self, mailbox: "PluginMailbox", sender: ClientInfo, topic: str, payload: bytes, message_qos: int,
+        properties: Properties, at: float, qos: int, number: int, message: Message | None,
+    ) -> None:  # fmt: skip
         self.mailbox = mailbox
         self.topic = topic
         self.payload = payload
@@ -153,13 +144,8 @@ class PlainDelivery(PluginDelivery):
         made = self._made
         if made is None:
             made = self._made = client_message(
-                self._at,
-                self._sender,
-                self.topic,
-                self.payload,
-                self._message_qos,
-                self._properties,
-            )
+                self._at, self._sender, self.topic, self.payload, self._message_qos, self._properties,
+            )  # fmt: skip
         return made
 
     def settle(self, code: int) -> None:

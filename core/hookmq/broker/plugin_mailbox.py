@@ -174,16 +174,9 @@ class PluginMailbox(ClientConnection):
                 self.schedule()
 
     def arrive_plain(
-        self,
-        sender: ClientInfo,
-        topic: str,
-        payload: bytes,
-        message_qos: int,
-        properties: Properties,
-        qos: int,
-        number: int,
-        message: Message | None,
-    ) -> None:
+        self, sender: ClientInfo, topic: str, payload: bytes, message_qos: int, properties: Properties, qos: int,
+        number: int, message: Message | None,
+    ) -> None:  # fmt: skip
         """Add a plain message to the inbox. The broker keeps only its packet id."""
         arrived = self.arrived
         if not arrived or self.arrived_at == 0.0:

@@ -78,16 +78,6 @@ def _ask(state: BrokerState, kept: Kept, publisher: Publisher, rights: int) -> b
             state.writes.schedule()
 
     authorize(
-        state,
-        client,
-        chains,
-        None,
-        action,
-        message.topic,
-        message.qos,
-        True,
-        message,
-        None,
-        decided,
-    )
+        state, client, chains, None, action, message.topic, message.qos, True, message, None, decided,
+    )  # fmt: skip
     return answers[0] if answers else None

@@ -14,6 +14,7 @@ from hookmq.mqtt.properties import EMPTY
 from hookmq.routing.shared_subscription import SharedSubscription
 from hookmq.session.session import UNENCODED, Session
 from hookmq.storage.cluster import Remote, RemoteMatch, RemoteRoute
+from hookmq.storage.cluster_packets import RemotePackets
 from hookmq.storage.columns import MessageColumns, Room
 from hookmq.storage.protocols import (
     Bounded,
@@ -109,8 +110,9 @@ class Route:
     """
 
     __slots__ = (
-        "_by_session", "asked", "bounded", "columns", "groups", "journals", "large", "matched", "plain3", "plain5",
-        "plugin_clients", "recipients", "remotes", "rooms", "simple", "single_durable", "topic", "valid", "volatile",
+        "_by_session", "asked", "bounded", "columns", "groups", "journals", "large", "local", "matched", "plain3",
+        "plain5", "plugin_clients", "recipients", "remotes", "rooms", "simple", "single_durable", "topic", "valid",
+        "volatile",
     )  # fmt: skip
 
     def __init__(
@@ -162,7 +164,9 @@ class Route:
         self.asked = tuple(asked)
         self.large = len(recipients) + GROUP_STEPS * len(groups) > slice_size
         """Whether messages are delivered in slices."""
-        self.simple = not (others or groups or journals or self.large) and remotes is None
+        self.local = not (others or groups or journals or self.large)
+        """Whether the route is simple, apart from remotes."""
+        self.simple = self.local and remotes is None
         self.volatile = self.simple and not durable
         """Whether the route is simple and all recipients are clean sessions. QoS 1 and 2 then need no commit."""
         self.single_durable = self.simple and durable == 1 and len(recipients) == 1 and not asked
@@ -278,7 +282,7 @@ class CachedPublish:
 
     __slots__ = (
         "calls", "header", "other_version", "others", "plain_receivers", "properties", "publish_limit",
-        "raw_forwardable", "route", "same_version", "section", "single_durable", "start", "start_for", "told",
+        "raw_forwardable", "remotes", "route", "same_version", "section", "single_durable", "start", "start_for", "told",
     )  # fmt: skip
 
     def __init__(
@@ -291,6 +295,7 @@ class CachedPublish:
         single_durable: bool = False,
         calls: Calls = (),
         told: bool = False,
+        remotes: Sequence[RemotePackets] = (),
     ) -> None:
         self.header = header
         self.route = route
@@ -307,6 +312,8 @@ class CachedPublish:
         """Whether no plugin sees the message before its packets are written, so that writing them needs no
         `Message`."""
         self.publish_limit = publish_limit
+        self.remotes = remotes
+        """Other nodes that get the received bytes too, if the packets are `raw_forwardable`."""
         self.section = b""
         self.properties = EMPTY
         self.start = b""

@@ -16,6 +16,7 @@ from hookmq.model.message import Message
 from hookmq.model.runtime import Wire
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.storage.cluster_packets import RemotePackets
 from hookmq.storage.protocols import StoreFailed
 from hookmq.storage.records import CommitId, Loaded
 
@@ -189,6 +190,11 @@ class Cluster(Protocol):
         end of the turn. If it returns True, the broker calls `flush` and commits, even if it has nothing to store itself.
         """
 
+    def packets(self, route: RemoteRoute) -> Sequence[RemotePackets] | None:
+        """Return what collects QoS 0 packets for the remotes of `route`, or None if they need `forward`. The result must
+        hold until the route is dropped; see `Node.forget_routes`.
+        """
+
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         """Call `done` with None once the nodes have all messages that `forward` returned True for. The broker calls
         this for each commit with such a message, and may call it for other commits, before it commits to the store.
@@ -216,6 +222,14 @@ class Node(Protocol):
         subscription. It also goes to the shared subscriptions whose queue owners are in `groups`. It is not retained,
         not forwarded and not journaled. What must be stored becomes part of the next commit.
         """
+
+    def deliver_packets(self, sender: str, five: bool, data: bytes) -> None:
+        """Deliver packets of one publisher that another node has collected with `RemotePackets`. They go to all matching
+        sessions. Raises ProtocolError for a damaged packet.
+        """
+
+    def forget_routes(self) -> None:
+        """Compile all routes again, because a result of `Cluster.packets` has changed."""
 
     def hand_on(self, owner: str) -> None:
         """Call `Cluster.hand_on` for the messages that wait in the shared subscription `owner`, because another node may

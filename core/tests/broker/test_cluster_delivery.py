@@ -1,10 +1,16 @@
-"""Test that waiting messages of shared subscriptions are offered to other nodes."""
+"""Test that packets of other nodes are delivered, and that waiting messages of shared subscriptions are offered to
+other nodes."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.errors import ProtocolError
+from hookmq.mqtt.packets import Publish
+from hookmq.mqtt.properties import Properties
 from hookmq.storage.records import group_owner
-from hookmq_testing import ClusterRecorder, DurableStore, Harness
+from hookmq_testing import ClusterRecorder, DurableStore, Harness, HookRecorder
 
 OWNER = group_owner("g", "t")
 COUNT = 300
@@ -84,3 +90,103 @@ def test_an_unknown_shared_subscription_is_ignored(
 ) -> None:
     cluster.node.hand_on(group_owner("g", "other/#"))
     assert offered(cluster) == []
+
+
+# packets of other nodes ----------------------------------------------------------------------------------------------
+
+
+def packets(version: int, *payloads: bytes, topic: str = "t/1", **properties: Any) -> bytes:
+    given = Properties(**properties)
+    return b"".join(encode(Publish(topic, one, properties=given), version) for one in payloads)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("others", [True, False])
+def test_packets_reach_the_sessions_of_all_versions_in_order(
+    cluster: ClusterRecorder, version: int, others: bool
+) -> None:
+    with Harness([cluster]) as harness:
+        receivers = [harness.connect(f"c{n}", version=v) for n, v in enumerate((version, version))]
+        if others:
+            receivers.append(harness.connect("other", version=9 - version))
+        for receiver in receivers:
+            receiver.subscribe("t/#", 1)
+        data = packets(version, b"0", b"1") + packets(version, b"no", topic="u")
+        cluster.node.deliver_packets("sender", version == 5, data + packets(version, b"2"))
+        cluster.node.flush()
+        harness.settle()
+        for receiver in receivers:
+            assert [one.payload for one in receiver.messages] == [b"0", b"1", b"2"]
+            assert {(one.topic, one.qos, one.retain) for one in receiver.messages} == {
+                ("t/1", 0, False)
+            }
+        assert harness.metrics.messages_delivered == 3 * len(receivers)
+        assert cluster.calls("forward") == []
+
+
+def test_packets_keep_their_properties_and_their_sender(cluster: ClusterRecorder) -> None:
+    plugin = HookRecorder("on_deliver")
+    with Harness([cluster, plugin]) as harness:
+        receiver = harness.connect("c")
+        receiver.subscribe("t/1", identifier=7)
+        data = packets(5, b"x", content_type="text", message_expiry_interval=60)
+        cluster.node.deliver_packets("sender", True, data)
+        cluster.node.flush()
+        harness.settle()
+        [got] = receiver.messages
+        assert got.properties.content_type == "text"
+        assert got.properties.message_expiry_interval == 60
+        [call] = plugin.calls("on_deliver")
+        assert (call.message.sender, call.message.origin, call.message.qos) == (
+            "sender", "client", 0,
+        )  # fmt: skip
+        assert call.message.expires_at == call.message.received_at + 60
+
+
+def test_a_slow_session_gets_packets_later_and_an_offline_one_none(
+    cluster: ClusterRecorder,
+) -> None:
+    with Harness([cluster], store=DurableStore()) as harness:
+        slow, quick = harness.connect("slow", high_water=50), harness.connect("quick")
+        gone = harness.connect("gone", session_expiry_interval=60)
+        for one in (slow, quick, gone):
+            one.subscribe("t/1", 1)
+        gone.disconnect()
+        slow.pause()
+        expected = [b"%d" % number + bytes(100) for number in range(5)]
+        for payload in expected:
+            cluster.node.deliver_packets("sender", True, packets(5, payload))
+            cluster.node.flush()
+            harness.settle()
+        assert [one.payload for one in quick.messages] == expected
+        slow.resume()
+        harness.settle()
+        assert [one.payload for one in slow.messages] == expected
+        assert harness.metrics.messages_delivered == 10
+
+
+def test_packets_follow_a_large_fan_out(cluster: ClusterRecorder) -> None:
+    with Harness([cluster], config={"broker": {"fan_out_batch": 2}}) as harness:
+        clients = [harness.connect(f"c{number}") for number in range(7)]
+        for one in clients:
+            one.subscribe("t/1")
+        with harness.together():
+            for number in range(3):
+                cluster.node.deliver_packets("sender", True, packets(5, b"%d" % number))
+            cluster.node.flush()
+        harness.settle()
+        for one in clients:
+            assert [message.payload for message in one.messages] == [b"0", b"1", b"2"]
+
+
+def test_the_packets_before_a_damaged_one_are_delivered(cluster: ClusterRecorder) -> None:
+    with Harness([cluster]) as harness:
+        receiver = harness.connect("c")
+        receiver.subscribe("t/1")
+        good = packets(5, b"x")
+        for bad in (good[:-1], good[:1], b"\x31" + good[1:], b"\x30\xff\xff\xff\xff\x01"):
+            with pytest.raises(ProtocolError):
+                cluster.node.deliver_packets("sender", True, good + bad)
+        cluster.node.flush()
+        harness.settle()
+        assert [one.payload for one in receiver.messages] == [b"x"] * 4

@@ -3,11 +3,19 @@
 subscriptions -> interest -> other nodes' interest -> forwarding -> links (volatile) or the log (durable) -> inbox
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from hookmq.cluster_api import Node, Place, Refused, Relaying, RelayTarget, RemoteRoute
+from hookmq.cluster_api import (
+    Node,
+    Place,
+    Refused,
+    Relaying,
+    RelayTarget,
+    RemotePackets,
+    RemoteRoute,
+)
 from hookmq.plugin import (
     ClientInfo,
     Message,
@@ -22,6 +30,7 @@ from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_cluster.claims import Claims
 from hookmq_cluster.engine import Engine, Entry, Stored, Unavailable
 from hookmq_cluster.forwarding import Forwarding
+from hookmq_cluster.frames import VERSION
 from hookmq_cluster.inbox import Inbox
 from hookmq_cluster.interest import Interest
 from hookmq_cluster.keeper import LaneKeeper
@@ -77,7 +86,7 @@ class JoinedCluster:
         relaying: Callable[[Member, str], Relaying],
     ) -> None:
         self.name = name
-        self.me = Member(node, boot, "")
+        self.me = Member(node, boot, "", VERSION)
         self.lease = lease
         self._runtime = runtime
         self._engine = engine
@@ -182,6 +191,9 @@ class JoinedCluster:
     def forward(self, message: Message, route: RemoteRoute) -> bool:
         return self.forwarding.forward(message, route)
 
+    def packets(self, route: RemoteRoute) -> Sequence[RemotePackets] | None:
+        return self.forwarding.packets(route)
+
     def flush(self, commit: CommitId, done: Callable[[StoreFailed | None], None]) -> None:
         self.store.seal()
         self.forwarding.seal()
@@ -198,7 +210,7 @@ class JoinedCluster:
         Raises StoreError if another process has this node's name, or if the home lane is damaged.
         """
         runtime = self._runtime
-        self.me = self.membership.me = Member(self.me.node, self.me.boot, address)
+        self.me = self.membership.me = self.me._replace(address=address)
         for subject in (self._names.everyone, self._names.node(self.me.node)):
             self._ends.append(self._engine.listen(subject, self._receive))
         self._engine.on_connection(self._connection_changed)
@@ -388,6 +400,7 @@ class JoinedCluster:
 
     def _joined(self, member: Member) -> None:
         self._runtime.log("info", "cluster.member_joined", node=member.node, address=member.address)
+        self.forwarding.node_joined(member.node, member.frames)
         self.interest.member_joined(member.node, member.boot)
         self._update_owners(member.node)
 

@@ -1,38 +1,54 @@
 """Sends messages to the nodes and lanes that want them.
 
-The messages of one turn for one target form a frame. Frames for nodes are sent at the end of the turn. Frames for lanes
-are part of the next commit. Messages with QoS 0 go to nodes only: to the owner of a lane instead of the lane.
+The messages of one turn for one target form a frame. Frames for nodes are sent at the end of the turn, or after a short
+pause if messages follow each other quickly. Frames for lanes are part of the next commit. Messages with QoS 0 go to nodes
+only: to the owner of a lane instead of the lane. If possible, the broker's fast path collects their packets, and frames
+contain these instead of messages.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from hookmq.cluster_api import RemoteRoute
+from hookmq.cluster_api import RemotePackets, RemoteRoute
 from hookmq.plugin import Message, Runtime
 from hookmq.storage_api import CommitId, StoreFailed, group_owner
 
 from hookmq_cluster.engine import Entry
-from hookmq_cluster.frames import MessageItem, Origin, PeerFrame, encode_peer, make_item
+from hookmq_cluster.frames import (
+    WITH_PACKETS,
+    MessageItem,
+    Origin,
+    PacketRun,
+    PeerFrame,
+    encode_peer,
+    make_item,
+)
 from hookmq_cluster.interest import Interest
 from hookmq_cluster.link import Link
 from hookmq_cluster.links import Links
 from hookmq_cluster.names import Names
+from hookmq_cluster.packet_runs import PacketRuns
 
 FRAME_BYTES: Final = 256 * 1024
 """The largest part of a frame."""
+PAUSE: Final = 0.001
+"""Seconds between two frames for a node, unless an acknowledgement waits for one. A frame costs as much as a hundred
+packets in it."""
 _NO_GROUPS: Final[tuple[str, ...]] = ()
 
 
 class _Node:
-    """The messages of this turn for one node. `reliable` says whether one of them must be acknowledged."""
+    """The messages of this turn for one node. `reliable` says whether one of them must be acknowledged. `packets` has
+    those that are not in `items` yet."""
 
-    __slots__ = ("items", "link", "reliable")
+    __slots__ = ("items", "link", "packets", "reliable")
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, ready: Callable[[bool], None]) -> None:
         self.link = link
-        self.items: list[MessageItem] = []
+        self.items: list[MessageItem | PacketRun] = []
         self.reliable = False
+        self.packets = PacketRuns(ready)
 
 
 class _Plan:
@@ -90,6 +106,8 @@ class Forwarding:
         self._max_bytes = max_bytes
         self._number = 0
         self._nodes: dict[str, _Node] = {}
+        self._frames: dict[str, int] = {}
+        """The newest version of frames that each live node reads."""
         self._lanes: dict[str, list[MessageItem]] = {}
         self._sealed: dict[str, list[MessageItem]] | None = None
         """The messages for lanes in the next commit, if its records are complete. What came later belongs to the commit
@@ -98,12 +116,12 @@ class Forwarding:
         """Messages with QoS 2 for nodes. They are sent after the commit with their packet ids. Otherwise, a client could
         repeat one to an adopter that does not know it, and sessions of other nodes would get it twice."""
         self._scheduled = False
+        self._sent = -PAUSE
+        """When frames were last sent."""
 
     def forward(self, message: Message, route: RemoteRoute) -> bool:
         """See `hookmq.storage.cluster.Cluster.forward`."""
-        plan = route.plan
-        if type(plan) is not _Plan or plan.generation != self._remote.generation:
-            plan = route.plan = self._plan(route)
+        plan = self._plan_of(route)
         if plan.groups:
             return self._forward_groups(message, plan)
         item = make_item((message, _NO_GROUPS, True))
@@ -119,6 +137,21 @@ class Forwarding:
             self._store(lane, item)
             waits = True
         return waits
+
+    def packets(self, route: RemoteRoute) -> Sequence[RemotePackets] | None:
+        """See `hookmq.storage.cluster.Cluster.packets`."""
+        plan = self._plan_of(route)
+        if plan.groups or any(
+            self._frames.get(node.link.node, 1) < WITH_PACKETS for node in plan.everyone
+        ):
+            return None
+        return tuple(node.packets.collector for node in plan.everyone)
+
+    def _plan_of(self, route: RemoteRoute) -> _Plan:
+        plan = route.plan
+        if type(plan) is not _Plan or plan.generation != self._remote.generation:
+            plan = route.plan = self._plan(route)
+        return plan
 
     def _forward_groups(self, message: Message, plan: _Plan) -> bool:
         """Forward a message that shared subscriptions match. Each of them gets it once."""
@@ -173,10 +206,33 @@ class Forwarding:
         elif node.link.full:
             self.dropped += 1
             return
+        self._take_packets(node)
         node.items.append(item)
-        if not self._scheduled:
+        self._ready(False)
+
+    def _ready(self, full: bool) -> None:
+        """Send the frames for nodes soon or, if `full`, now."""
+        if full:
+            self.end_turn()
+        elif not self._scheduled:
             self._scheduled = True
-            self._runtime.call_soon(self._end_turn)
+            pause = self._sent + PAUSE - self._runtime.now()
+            if pause > 0:
+                self._runtime.call_later(pause, self._end_turn)
+            else:
+                self._runtime.call_soon(self._end_turn)
+
+    def _take_packets(self, node: _Node) -> None:
+        """Add the packets that were published before the next message to it."""
+        runs = node.packets.take()
+        if not runs:
+            return
+        count = sum(run[2] for run in runs)
+        if node.link.full:
+            self.dropped += count
+        else:
+            node.items += runs
+            self.forwarded += count - len(runs)  # `_encode` counts each run as one
 
     def _store(self, lane: str, item: MessageItem) -> None:
         items = self._lanes.get(lane)
@@ -221,7 +277,7 @@ class Forwarding:
             return None
         node = self._nodes.get(name)
         if node is None or node.link is not link:
-            node = self._nodes[name] = _Node(link)
+            node = self._nodes[name] = _Node(link, self._ready)
         return node
 
     # --- frames ------------------------------------------------------------------------------------------------------
@@ -234,7 +290,10 @@ class Forwarding:
         """Send the frames for nodes."""
         encoded: dict[tuple[int, ...], list[bytes]] = {}
         for node in self._nodes.values():
+            self._take_packets(node)
+        for node in self._nodes.values():
             if node.items:
+                self._sent = self._runtime.now()
                 items, node.items = node.items, []
                 reliable, node.reliable = node.reliable, False
                 if node.link.closed:
@@ -265,7 +324,7 @@ class Forwarding:
         return self._lanes.pop(lane, [])
 
     def _encode(
-        self, items: list[MessageItem], encoded: dict[tuple[int, ...], list[bytes]]
+        self, items: Sequence[MessageItem | PacketRun], encoded: dict[tuple[int, ...], list[bytes]]
     ) -> list[bytes]:
         """Return the parts of a frame. Targets with the same messages share it."""
         self.forwarded += len(items)
@@ -310,6 +369,10 @@ class Forwarding:
             if not link.wait(one):
                 waiting += 1
         one()
+
+    def node_joined(self, node: str, frames: int) -> None:
+        """Note the newest version of frames that a node reads. Call this before `Interest.member_joined`."""
+        self._frames[node] = frames
 
     def node_gone(self, node: str) -> None:
         """Forget the messages for a node that has left. Call this after `Interest.member_left`."""

@@ -3,7 +3,8 @@
 A frame has a header and a body: ``[version, kind, node, boot, number, part, parts, body]``. If a frame is larger than
 one entry of the log, the body is split over several parts, which all have the header. The version covers the header, the
 records and the messages. A node reads frames of its own version and of the one before, so that nodes can be upgraded one
-after the other.
+after the other. Each node announces its version in its lease. Version 2 adds packets with QoS 0, and is written only for
+nodes that read it.
 """
 
 from collections.abc import Callable
@@ -26,11 +27,13 @@ from hookmq_cluster.record_codec import (
 
 __all__ = [
     "VERSION",
+    "WITH_PACKETS",
     "FrameError",
     "Frames",
     "MessageItem",
     "Origin",
     "OwnerFrame",
+    "PacketRun",
     "PeerFrame",
     "decode_client",
     "decode_message",
@@ -44,8 +47,10 @@ __all__ = [
     "make_item",
 ]
 
-VERSION: Final = 1
-"""The version of all frames that this node writes."""
+VERSION: Final = 2
+"""The newest version of frames that this node reads."""
+WITH_PACKETS: Final = 2
+"""The version of frames with a `PacketRun`. Other frames have the version before, so that all nodes can read them."""
 _OLDEST: Final = max(1, VERSION - 1)
 MAX_PARTS: Final = 10_000
 """The largest number of parts of a frame."""
@@ -104,31 +109,40 @@ make_item: Final[Callable[[tuple[Message, tuple[str, ...], bool]], MessageItem]]
 """Return the `MessageItem` with the fields in a tuple."""
 
 
+PacketRun = tuple[str, bool, int, bytes]
+"""QoS 0 packets of one publisher: its client id, whether it uses MQTT 5, the number of packets, and their bytes."""
+
+
 class PeerFrame(NamedTuple):
-    """What a node sends to a lane, or to another node."""
+    """What a node sends to a lane, or to another node. Only the latter has packets."""
 
     origin: Origin
-    items: tuple[MessageItem, ...]
+    items: tuple[MessageItem | PacketRun, ...]
 
 
 def encode_owner(frame: OwnerFrame, max_bytes: int) -> list[bytes]:
     """Return the frame as one or more parts of at most `max_bytes`. Raises ValueError if `max_bytes` is smaller than a
     header, or if there were more than `MAX_PARTS`."""
     body = encode_value((frame.inbox, encode_records(frame.records)))
-    return _parts(_OWNER, frame.origin, body, max_bytes)
+    return _parts(_OLDEST, _OWNER, frame.origin, body, max_bytes)
 
 
 def encode_peer(frame: PeerFrame, max_bytes: int) -> list[bytes]:
     """Return the frame as parts, like `encode_owner`."""
-    items = [
-        (encode_message(message), groups, sessions) for message, groups, sessions in frame.items
-    ]
-    return _parts(_PEER, frame.origin, encode_value(items), max_bytes)
+    version = _OLDEST
+    items: list[tuple[object, ...]] = []
+    for item in frame.items:
+        if isinstance(item, MessageItem):
+            items.append((encode_message(item.message), item.groups, item.sessions))
+        else:
+            items.append(item)
+            version = WITH_PACKETS
+    return _parts(version, _PEER, frame.origin, encode_value(items), max_bytes)
 
 
-def _parts(kind: int, origin: Origin, body: bytes, max_bytes: int) -> list[bytes]:
+def _parts(version: int, kind: int, origin: Origin, body: bytes, max_bytes: int) -> list[bytes]:
     node, boot, number = origin
-    one = encode_value((VERSION, kind, node, boot, number, 0, 1, body))
+    one = encode_value((version, kind, node, boot, number, 0, 1, body))
     if len(one) <= max_bytes:
         return [one]
     # The numbers of the parts take up to 2 bytes more than in `one`, each.
@@ -139,7 +153,7 @@ def _parts(kind: int, origin: Origin, body: bytes, max_bytes: int) -> list[bytes
     if parts > MAX_PARTS:
         raise ValueError(f"a frame of {len(body)} bytes has more than {MAX_PARTS} parts")
     return [
-        encode_value((VERSION, kind, node, boot, number, part, parts, body[at : at + room]))
+        encode_value((version, kind, node, boot, number, part, parts, body[at : at + room]))
         for part, at in enumerate(range(0, len(body), room))
     ]
 
@@ -229,6 +243,7 @@ class Frames:
 
 
 _ITEM: Final = "expected message, groups, sessions"
+_RUN: Final = (str, bool, int, bytes)
 _NAMES: Final = ("kind", "node", "boot", "number", "part", "parts", "body")
 _TYPES: Final = (int, str, str, int, int, int, bytes)
 
@@ -270,9 +285,12 @@ def _peer(origin: Origin, body: bytes) -> PeerFrame:
     value = decode_value(body)
     if type(value) is not tuple:
         raise FrameError("expected messages")
-    items: list[MessageItem] = []
+    items: list[MessageItem | PacketRun] = []
     try:
         for item in value:
+            if type(item) is tuple and tuple(map(type, item)) == _RUN:
+                items.append(item)
+                continue
             if type(item) is not tuple or len(item) != 3:
                 raise FrameError(_ITEM)
             fields, groups, sessions = item

@@ -259,25 +259,31 @@ class Inbox:
         node = self._node
         if node is None:
             return
-        for message, groups, sessions in frame.items:
-            chosen: Callable[[str, bool, int], bool]
-            if not sessions:
-                chosen = nobody
-            elif wanted is not None:
-                chosen = wanted
-            else:
-                chosen = self._not_in_lane if message.qos else _everybody
+        for item in frame.items:
             try:
-                node.deliver(message, chosen, groups)
+                if isinstance(item, MessageItem):
+                    node.deliver(item.message, self._chosen(item, wanted), item.groups)
+                elif wanted is None:
+                    sender, five, _, data = item
+                    node.deliver_packets(sender, five, data)
+                else:
+                    raise FrameError("packets in a lane")
             except Exception as error:
                 self.invalid += 1
+                topic = item.message.topic if isinstance(item, MessageItem) else None
                 self._runtime.log(
-                    "error",
-                    "cluster.delivery_failed",
-                    place=place,
-                    topic=message.topic,
-                    traceback=error,
+                    "error", "cluster.delivery_failed", place=place, topic=topic, traceback=error
                 )
+
+    def _chosen(
+        self, item: MessageItem, wanted: Callable[[str, bool, int], bool] | None
+    ) -> Callable[[str, bool, int], bool]:
+        """Return which sessions receive a message."""
+        if not item.sessions:
+            return nobody
+        if wanted is not None:
+            return wanted
+        return self._not_in_lane if item.message.qos else _everybody
 
 
 def _everybody(client_id: str, durable: bool, qos: int) -> bool:

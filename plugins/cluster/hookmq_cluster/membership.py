@@ -29,11 +29,13 @@ _AGAIN: Final = 0.25
 
 
 class Member(NamedTuple):
-    """A node. `boot` differs after each start; `address` is that of its relay listener, ``host:port``."""
+    """A node. `boot` differs after each start; `address` is that of its relay listener, ``host:port``. `frames` is the
+    newest version of frames that the node reads."""
 
     node: str
     boot: str
     address: str
+    frames: int = 1
 
 
 def encode_member(member: Member) -> bytes:
@@ -44,12 +46,13 @@ def encode_member(member: Member) -> bytes:
 def decode_member(data: bytes) -> Member | None:
     """Return the node that a lease belongs to, or None if the lease has another version or is damaged."""
     try:
-        version, node, boot, address = msgpack.unpackb(data)[:4]
+        version, node, boot, address, *rest = msgpack.unpackb(data)
     except (ValueError, TypeError, msgpack.UnpackException):
         return None
     if version != _VERSION or not all(isinstance(text, str) for text in (node, boot, address)):
         return None
-    return Member(node, boot, address)
+    frames = rest[0] if rest and isinstance(rest[0], int) else 1  # version 1 does not announce it
+    return Member(node, boot, address, frames)
 
 
 class Membership:

@@ -109,13 +109,19 @@ class RemoteInterest:
         """Whether there is work left for later turns."""
         return bool(self._jobs)
 
+    def _moved(self) -> None:
+        """Compute again where messages go."""
+        self.generation += 1
+        if self._node is not None:
+            self._node.forget_routes()
+
     # --- members -----------------------------------------------------------------------------------------------------
 
     def member_joined(self, node: str) -> None:
         """Begin a table for a node that has joined."""
         self.member_left(node)
         self.nodes[node] = Table(node, is_lane=False)
-        self.generation += 1
+        self._moved()
 
     def member_left(self, node: str) -> None:
         """Forget the table of a node. The tables of its lanes remain."""
@@ -148,7 +154,7 @@ class RemoteInterest:
         table = self.lanes.get(lane)
         if table is not None and table.owner != node:
             table.owner = node
-        self.generation += 1
+        self._moved()
 
     def own(self, lane: str, fence: int) -> None:
         """Note that this node owns `lane` now, so that messages for it are delivered here."""
@@ -156,7 +162,7 @@ class RemoteInterest:
         table = self.lanes.pop(lane, None)
         if table is not None:
             self._discard(table)
-        self.generation += 1
+        self._moved()
 
     def prepare(
         self, lane: str, entries: Iterable[Put | Drop], done: Callable[[], None]
@@ -186,7 +192,7 @@ class RemoteInterest:
         """Note that another node owns `lane`. Messages for it are forwarded from now on."""
         self._own.pop(lane, None)
         self._lane(lane).live = True
-        self.generation += 1
+        self._moved()
 
     def _lane(self, lane: str) -> Table:
         table = self.lanes.get(lane)
@@ -320,7 +326,7 @@ class RemoteInterest:
         """Stop forwarding to `table` now, and remove it from the tree in slices."""
         table.live = False
         table.announcer = None
-        self.generation += 1
+        self._moved()
 
         def discard() -> Iterator[None]:
             for key in table.entries:

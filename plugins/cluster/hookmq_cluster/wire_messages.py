@@ -5,10 +5,11 @@ boot identifies one life of a process. Some messages are for one boot of the rec
 ignores them.
 """
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from hookmq.plugin import Runtime
-from msgpack import packb, unpackb  # type: ignore[import-untyped]
+from msgpack import Packer, unpackb  # type: ignore[import-untyped]
 
 VERSION: Final = 1
 """The version of all messages that this node sends and understands."""
@@ -100,6 +101,9 @@ _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 _TYPES: Final = {name: tuple(kind.__annotations__.values()) for name, kind in _KINDS.items()}
 
 
+_pack: Final[Callable[[object], bytes]] = Packer(unicode_errors="surrogatepass").pack
+
+
 class Received(NamedTuple):
     """A message, and the node and boot that sent it."""
 
@@ -110,10 +114,7 @@ class Received(NamedTuple):
 
 def encode(node: str, boot: str, message: WireMessage) -> bytes:
     """Return `message` of boot `boot` of `node` in its wire form."""
-    data: bytes = packb(
-        (VERSION, _NAMES[type(message)], node, boot, *message), unicode_errors="surrogatepass"
-    )
-    return data
+    return _pack((VERSION, _NAMES[type(message)], node, boot, *message))
 
 
 class WireReader:

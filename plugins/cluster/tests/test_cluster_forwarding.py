@@ -157,7 +157,10 @@ def test_a_plan_is_used_again_until_the_owner_of_a_lane_changes() -> None:
     assert route.plan is plan
     a.interest.lane_owner("b", None)
     a.publish("x", b"", 1)
-    assert route.plan is not plan
+    again = a.broker.route("x")
+    assert again is not None
+    assert again is not route
+    assert again.plan is not plan
 
 
 def test_flush_waits_for_a_silent_node_until_it_leaves() -> None:
@@ -285,6 +288,74 @@ def test_a_full_buffer_drops_qos_0_and_delays_qos_1() -> None:
     a.publish("x", b"last", 0)
     world.runtime.advance(1.0)
     assert received(b, "b1")[-1] == b"last"
+
+
+@pytest.mark.parametrize(("frames", "calls"), [(1, 0), (2, 2)])
+def test_packets_go_to_nodes_that_read_them(frames: int, calls: int) -> None:
+    world = RoutingWorld()
+    world.start("a")
+    world.start("b", frames)
+    world.see_all()
+    world.runtime.advance(10.0)
+    a, b = world.nodes["a"], world.nodes["b"]
+    client(b, "b1", "x", 0, False)
+    world.runtime.advance(1.0)
+    for number in range(6):  # two of three are packets, in two runs
+        a.publish("x", b"%d" % number, 0)
+    world.runtime.advance(1.0)
+    assert received(b, "b1") == [b"%d" % number for number in range(6)]
+    assert (b.broker.packets > 0) == (calls > 0)
+    assert a.forwarding.forwarded == 6
+
+
+def test_packets_are_dropped_and_counted_if_the_buffer_is_full() -> None:
+    world = RoutingWorld(buffer=1000)
+    world.join("a", "b")
+    a, b = world.nodes["a"], world.nodes["b"]
+    client(b, "b1", "x", 0, False)
+    world.runtime.advance(1.0)
+    b.engine.cut()
+    route = a.broker.route("x")
+    assert route is not None
+    packets = a.forwarding.packets(route)
+    assert packets is not None
+    packets[0].add("a1", False, b"\x30\x03\x00\x01x" * 300)
+    world.runtime.advance(0.1)
+    for _ in range(3):
+        packets[0].add("a1", False, b"\x30\x03\x00\x01x")
+    world.runtime.advance(0.1)
+    assert (a.forwarding.dropped, a.forwarding.forwarded) == (3, 1)
+
+
+def test_many_packets_are_sent_before_the_turn_ends() -> None:
+    world = cluster("a", "b")
+    a, b = world.nodes["a"], world.nodes["b"]
+    client(b, "b1", "x", 0, False)
+    world.runtime.advance(1.0)
+    sent: list[bytes] = []
+    a.engine.send = lambda subject, data: sent.append(data)  # type: ignore[method-assign]
+    route = a.broker.route("x")
+    assert route is not None
+    packets = a.forwarding.packets(route)
+    assert packets is not None
+    for number in range(150):
+        packets[0].add(f"a{number}", False, b"\x30\x03\x00\x01x" * 200)
+    assert len(sent) == 1
+    world.runtime.advance(0.01)
+    assert len(sent) == 2
+
+
+def test_packets_in_a_lane_are_refused() -> None:
+    world = cluster("a", "b")
+    b = world.nodes["b"]
+    client(b, "b1", "x", 1, True)
+    [part] = encode_peer(
+        PeerFrame(Origin("z", "z0", 1), (("z1", False, 1, b"\x30\x03\x00\x01x"),)), 1000
+    )
+    b.engine.commit([Entry(NAMES.lane("b"), part)], lambda _: None)
+    world.runtime.advance(1.0)
+    assert b.inbox.invalid == 1
+    assert received(b, "b1") == []
 
 
 def test_acknowledgements_are_grouped() -> None:

@@ -7,11 +7,13 @@ from hookmq.plugin import Message, Properties
 from hookmq.storage_api import Dequeue, Enqueue, PutMessage, PutSession, Record
 from hookmq_cluster import frames
 from hookmq_cluster.frames import (
+    WITH_PACKETS,
     FrameError,
     Frames,
     MessageItem,
     Origin,
     OwnerFrame,
+    PacketRun,
     PeerFrame,
     decode_message,
     decode_value,
@@ -59,7 +61,22 @@ def test_owner_frames_survive(origin: Origin, inbox: int, records: list[Record],
 @given(ORIGINS, st.lists(ITEMS, max_size=4), st.integers(120, 2000))
 def test_peer_frames_survive(origin: Origin, items: list[MessageItem], size: int) -> None:
     frame = PeerFrame(origin, tuple(items))
-    assert comparable(read_all(encode_peer(frame, size))) == comparable(frame)
+    parts = encode_peer(frame, size)
+    assert comparable(read_all(parts)) == comparable(frame)
+    assert decode_value(parts[0])[0] == 1  # nodes of the version before can read it
+
+
+RUNS = st.tuples(TEXT, st.booleans(), st.integers(0, 1 << 62), st.binary(max_size=300))
+
+
+@given(st.lists(ITEMS, max_size=3), RUNS, st.lists(ITEMS | RUNS, max_size=3))
+def test_packets_survive_in_order_in_a_frame_of_version_2(
+    before: list[MessageItem], run: PacketRun, after: list[MessageItem | PacketRun]
+) -> None:
+    frame = PeerFrame(ORIGIN, (*before, run, *after))
+    parts = encode_peer(frame, 200)
+    assert comparable(read_all(parts)) == comparable(frame)
+    assert decode_value(parts[0])[0] == WITH_PACKETS == 2
 
 
 @given(MESSAGES)
@@ -171,7 +188,7 @@ def header(**changed: Any) -> bytes:
         (b"", "invalid msgpack"),
         (encode_value([]), "not a frame: expected an array"),
         (encode_value(["1"]), "not a frame: expected a version"),
-        (header(version=2), "unknown version 2 of a frame: expected 1"),
+        (header(version=3), "unknown version 3 of a frame: expected 1 or 2"),
         (header(version=0), "unknown version 0"),
         (encode_value([1, 1]), "header: expected 8 fields, found 2"),
         (header(node=5), "header: node: wrong type"),
@@ -202,11 +219,9 @@ def test_the_error_says_what_and_where(data: bytes, text: str) -> None:
 
 
 def test_the_version_before_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = header()
-    monkeypatch.setattr(frames, "VERSION", 2)
-    assert Frames().read(old) is not None
-    [new] = encode_owner(OwnerFrame(ORIGIN, 0, ()), 1000)
-    assert decode_value(new)[0] == 2
+    assert Frames().read(header()) is not None
+    [new] = encode_peer(PeerFrame(ORIGIN, (("c", True, 1, b"0"),)), 1000)
+    assert Frames().read(new) is not None
     monkeypatch.setattr(frames, "VERSION", 1)
     with pytest.raises(FrameError, match="unknown version 2"):
         Frames().read(new)

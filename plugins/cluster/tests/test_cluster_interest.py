@@ -6,6 +6,7 @@ import pytest
 from cluster_routing import ModelBroker, RoutingNode, RoutingWorld, subscription
 from hookmq.storage_api import group_owner
 from hookmq_cluster.announcements import Begin, Change, Drop, End, Leave, Put, decode_changes
+from hookmq_cluster.frames import VERSION
 from hookmq_cluster.local_interest import LocalInterest
 from hookmq_cluster.remote_interest import RemoteInterest
 from hookmq_testing import VirtualRuntime
@@ -539,7 +540,7 @@ class History:
         for other in self.world.nodes.values():
             if name in other.peers:
                 self.world.lose(other, name)
-        node = RoutingNode(self.world, name, f"boot{self.world.boots + 1}", 1 << 26)
+        node = RoutingNode(self.world, name, f"boot{self.world.boots + 1}", 1 << 26, VERSION)
         self.world.boots += 1
         self.world.nodes[name] = node
         owner = next((one for one in self.world.nodes.values() if name in one.lanes), None)

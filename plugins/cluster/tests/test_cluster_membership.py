@@ -48,8 +48,16 @@ class World:
 
 
 def test_a_lease_is_read_as_it_was_written() -> None:
-    member = Member("a", "b1", "host:7")
+    member = Member("a", "b1", "host:7", 2)
     assert decode_member(encode_member(member)) == member
+
+
+def test_a_lease_without_a_version_of_frames_is_that_of_version_1() -> None:
+    assert decode_member(b"\x94\x01\xa1a\xa1b\xa1c") == Member("a", "b", "c", 1)
+
+
+def test_a_newer_lease_may_have_more_fields() -> None:
+    assert decode_member(b"\x96\x01\xa1a\xa1b\xa1c\x03\xa1d") == Member("a", "b", "c", 3)
 
 
 @pytest.mark.parametrize(

@@ -498,6 +498,7 @@ class Inbox:
             frame = self.reader.read(stored.data)
             if isinstance(frame, PeerFrame):
                 for item in frame.items:
+                    assert isinstance(item, MessageItem)
                     self.seq += 1
                     id = self.process.store.next_message_id() + self.seq
                     records += [PutMessage(id, item.message), make_entry("c/a", self.seq, id)]

@@ -18,19 +18,9 @@ from hookmq.model.runtime import Runtime
 
 
 class PluginBroker(
-    Publishing,
-    Authorization,
-    Inspection,
-    Messages,
-    Subscribing,
-    Delivering,
-    Actions,
-    Clients,
-    Keeping,
-    Tracing,
-    Logs,
+    Publishing, Authorization, Inspection, Messages, Subscribing, Delivering, Actions, Clients, Keeping, Tracing, Logs,
     Draining,
-):
+):  # fmt: skip
     """One plugin's handle; see `hookmq.hooks.broker_handle.BrokerHandle`. Each group of members is in its own module."""
 
     __slots__ = ()

@@ -151,16 +151,9 @@ class Publishing(HandleBase):
         now = state.runtime.time()
         interval = properties.message_expiry_interval
         return Message(
-            topic,
-            payload,
-            qos,
-            retain,
-            properties,
-            None if client is None else client.client_id,
-            "plugin:" + self._plugin,
-            now,
-            None if interval is None else now + interval,
-        )
+            topic, payload, qos, retain, properties, None if client is None else client.client_id,
+            "plugin:" + self._plugin, now, None if interval is None else now + interval,
+        )  # fmt: skip
 
     def _send(
         self,
@@ -195,14 +188,9 @@ class Publishing(HandleBase):
 
         def begin() -> None:
             run = PublishPipeline(
-                state,
-                state.chains("" if client is None else client.listener),
-                message,
-                done,
-                client=client,
-                sender=None if client is None else self._session_of(client),
-                skip=self._plugin,
-            )
+                state, state.chains("" if client is None else client.listener), message, done, client=client,
+                sender=None if client is None else self._session_of(client), skip=self._plugin,
+            )  # fmt: skip
             run.volatile = volatile
             at_depth(depth, run.start_decided if transformed else run.start)
             state.writes.schedule()

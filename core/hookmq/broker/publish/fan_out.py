@@ -172,7 +172,7 @@ def cut(
         if not state.fan_order:
             state.runtime.call_soon(partial(_slices, state))
         state.fan_order.append(topic)
-    if job.route.simple:
+    if job.route.local:
         state.router.invalidate(topic)  # no fast path while slices are in progress
     jobs.append(job)
 
@@ -298,7 +298,7 @@ def _slice(state: BrokerState, topic: str, most: int, steps: int) -> int:
                 job.acknowledgement.met()
     if not waiting:
         del state.fan_outs[topic]
-        if first.route.simple or not first.route.valid:
+        if first.route.local or not first.route.valid:
             # Meanwhile, the connections have seen that there is no fast path. A large route never has one, and
             # compiling it for every message would take longer than a slice.
             state.router.invalidate(topic)

@@ -29,15 +29,10 @@ def timed_chains(runtime: Runtime, chains: Chains, record: Record) -> Chains:
         )
 
     return replace(
-        chains,
-        on_connect=timed(chains.on_connect),
-        on_auth=timed(chains.on_auth),
-        authorize={action: timed(chains.authorize[action]) for action in Action},
-        on_publish=timed(chains.on_publish),
-        on_subscribe=timed(chains.on_subscribe),
-        on_deliver=timed(chains.on_deliver),
-        on_will=timed(chains.on_will),
-    )
+        chains, on_connect=timed(chains.on_connect), on_auth=timed(chains.on_auth),
+        authorize={action: timed(chains.authorize[action]) for action in Action}, on_publish=timed(chains.on_publish),
+        on_subscribe=timed(chains.on_subscribe), on_deliver=timed(chains.on_deliver), on_will=timed(chains.on_will),
+    )  # fmt: skip
 
 
 class _TimedFunction:

@@ -7,9 +7,12 @@ import pytest
 from hookmq.hooks.verdicts import Deny
 from hookmq.model.message import Message
 from hookmq.model.subscription import Subscription
+from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packets import Puback, Pubcomp, Publish, Pubrec
 from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.plugin import ClientRequest
 from hookmq.storage.cluster import Remote
+from hookmq.storage.cluster_packets import RemotePackets
 from hookmq.storage.protocols import StoreFailed
 from hookmq.storage.records import Enqueue, PutRetained
 from hookmq_testing import (
@@ -344,6 +347,98 @@ def test_a_large_fan_out_forwards_the_message_at_once(
         assert forwarded(cluster) == [b"0", b"1", b"2"]
     for sub in subs:
         assert [message.payload for message in sub.messages] == [b"0", b"1", b"2"]
+
+
+# packets -------------------------------------------------------------------------------------------------------------
+
+
+def collect(cluster: ClusterRecorder) -> list[RemotePackets]:
+    """Let the cluster take packets for two nodes."""
+    found = [RemotePackets(lambda sender, five: None) for _ in range(2)]
+    cluster.collectors = found
+    return found
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("local", ["nobody", "same", "other"])
+def test_the_fast_path_collects_the_packets_of_qos_0(
+    broker_harness: Make, cluster: ClusterRecorder, version: int, local: str
+) -> None:
+    observer = HookRecorder("on_published")
+    harness = broker_harness([cluster, observer])
+    nodes = collect(cluster)
+    add(cluster, "t/#")
+    sub = harness.connect("sub", version=9 - version if local == "other" else version)
+    if local != "nobody":
+        sub.subscribe("t/a")
+    pub = harness.connect("pub", version=version)
+    payloads = [b"%d" % number for number in range(6)]
+    with harness.together():
+        for payload in payloads:
+            pub.publish("t/a", payload)
+    harness.settle()
+    assert forwarded(cluster) == payloads[:1]
+    expected = [encode(Publish("t/a", payload), version) for payload in payloads[1:]]
+    for node in nodes:
+        assert node.packets == expected
+        assert node.sender == "pub"
+    assert [one.payload for one in sub.messages] == (payloads if local != "nobody" else [])
+    assert harness.metrics.messages_delivered == (6 if local != "nobody" else 0)
+    assert [call.message.payload for call in observer.calls("on_published")] == payloads
+
+
+@pytest.mark.parametrize(
+    "case", ["retain", "on_publish", "on_deliver", "journal", "qos", "refused"]
+)
+def test_other_messages_are_forwarded_one_by_one(
+    broker_harness: Make, cluster: ClusterRecorder, case: str
+) -> None:
+    plugins: list[Any] = [HookRecorder(case)] if case.startswith("on_") else []
+    journals = [RecordingJournal()] if case == "journal" else []
+    harness = broker_harness([cluster, *plugins], journals=journals)
+    nodes = collect(cluster)
+    if case == "refused":
+        cluster.collectors = None
+    add(cluster)
+    sub, pub = harness.connect("sub"), harness.connect("pub")
+    sub.subscribe("t")
+    payloads = [b"%d" % number for number in range(4)]
+    for payload in payloads:
+        pub.publish("t", payload, int(case == "qos"), retain=case == "retain")
+    harness.settle()
+    assert forwarded(cluster) == payloads
+    assert [node.packets for node in nodes] == [[], []]
+    assert [one.payload for one in sub.messages] == payloads
+
+
+def test_a_plugin_client_forwards_messages(broker_harness: Make, cluster: ClusterRecorder) -> None:
+    harness = broker_harness([cluster])
+    nodes = collect(cluster)
+    add(cluster)
+    client = harness.clock.run(harness.handle("cluster").connect(ClientRequest("c")))
+    for number in range(4):
+        client.publish_later("t", b"%d" % number)
+        harness.settle()
+    assert forwarded(cluster) == [b"%d" % number for number in range(4)]
+    assert nodes[0].packets == []
+
+
+def test_forgotten_routes_ask_the_cluster_again(
+    broker_harness: Make, cluster: ClusterRecorder
+) -> None:
+    harness = broker_harness([cluster])
+    first = collect(cluster)
+    add(cluster)
+    pub = harness.connect("pub")
+    for _ in range(3):
+        pub.publish("t", b"1")
+    second = collect(cluster)
+    pub.publish("t", b"1")
+    cluster.node.forget_routes()
+    for _ in range(3):
+        pub.publish("t", b"2")
+    assert [len(node.packets) for node in (*first, *second)] == [3, 3, 2, 2]
+    assert forwarded(cluster) == [b"1", b"2"]
 
 
 # shared subscriptions --------------------------------------------------------------------------------------------
