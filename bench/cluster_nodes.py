@@ -122,6 +122,8 @@ def workers(count: int) -> Iterator[Brokers]:
     config = {"workers": count, "folder": "nats", "replicas": 1, "allow_single_replica": True}
     with _folder() as folder, contextlib.closing(Brokers(folder)) as brokers:
         brokers.start("a", {"use": "cluster", "config": config})
+        # The first worker listens before the others.
+        _await_joined(brokers, "a", count)
         yield brokers
 
 
@@ -146,9 +148,14 @@ def cluster(lease: float = 10.0) -> Iterator[Brokers]:
 
 def _await_members(brokers: Brokers) -> None:
     """Block until each node has joined."""
-    deadline = time.monotonic() + START
     for name in NODES:
-        while not re.search(r"cluster\.joined", brokers.log(name).read_text()):
-            if time.monotonic() > deadline:
-                raise peers.PeerError(f"node {name} has not joined the cluster after {START:g} s")
-            time.sleep(0.02)  # between two looks at its log
+        _await_joined(brokers, name, 1)
+
+
+def _await_joined(brokers: Brokers, name: str, count: int) -> None:
+    """Block until `count` processes of a broker have joined. Raises PeerError."""
+    deadline = time.monotonic() + START
+    while len(re.findall(r"cluster\.joined", brokers.log(name).read_text())) < count:
+        if time.monotonic() > deadline:
+            raise peers.PeerError(f"node {name} has not joined the cluster after {START:g} s")
+        time.sleep(0.02)  # between two looks at its log
