@@ -215,6 +215,13 @@ class Membership:
         self._runtime.call_later(min(longest, self.lease / _POLLS), self._poll)
 
     def _look(self, done: Callable[[Unavailable | None], None]) -> None:
+        """Read all leases. The last page is empty, so that no follower that lags hides a lease."""
+        leases: list[Stored] = []
+
+        def read() -> None:
+            after = leases[-1].sequence if leases else 0
+            self._engine.read((self._names.leases,), after, found)
+
         def found(page: list[Stored] | Unavailable) -> None:
             if self._closed:
                 return
@@ -224,16 +231,20 @@ class Membership:
                 return
             if self._answering_since is None:
                 self._answering_since = self._runtime.now()
-            self._update(page)
+            if page:
+                leases.extend(page)
+                read()
+                return
+            self._update(leases)
             done(None)
 
-        self._engine.read((self._names.leases,), 0, found)
+        read()
 
-    def _update(self, page: list[Stored]) -> None:
+    def _update(self, leases: list[Stored]) -> None:
         now = self._runtime.now()
         seen: set[str] = set()
-        ended = {stored.subject for stored in page if not stored.data}
-        for stored in page:
+        ended = {stored.subject for stored in leases if not stored.data}
+        for stored in leases:
             member = decode_member(stored.data) if stored.data else None
             if member is None or member.node == self.me.node:
                 continue

@@ -7,7 +7,7 @@ from hookmq_cluster.engine import Appended, Entry, Unavailable
 from hookmq_cluster.membership import Member, Membership, decode_member, encode_member
 from hookmq_cluster.names import Names
 from hookmq_testing.runtime import VirtualRuntime
-from simulated_engine import SimulatedEngine, SimulatedLog
+from simulated_engine import Faults, SimulatedEngine, SimulatedLog
 
 LEASE = 15.0
 NAMES = Names("test")
@@ -185,3 +185,12 @@ def test_a_late_renewal_is_reported_because_others_may_have_dropped_the_node() -
     cut.heal()
     world.runtime.advance(2 * LEASE)
     assert len(lapsed) == 1
+
+
+def test_leases_are_found_on_all_pages() -> None:
+    world = World()
+    world.log.faults = Faults(page=1)
+    members = [world.node(name)[0] for name in "abc"]
+    world.runtime.advance(5 * LEASE)
+    assert [sorted(member.others) for member in members] == [["b", "c"], ["a", "c"], ["a", "b"]]
+    assert "left" not in {event for _, event, _ in world.events}
