@@ -192,6 +192,8 @@ class RoutingNode:
         self.inbox = Inbox(
             self.engine, NAMES, runtime, self, self.links, self.interest.local.moving
         )
+        self.inbox.members = self.interest.local.groups
+        self.inbox.hand_on = self.forwarding.hand_on
         self.reader = WireReader(runtime)
         self.interest.attach(self.broker.node)
         self.inbox.attach(self.broker.node)

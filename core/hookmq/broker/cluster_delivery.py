@@ -102,15 +102,16 @@ def _message_of(state: BrokerState, sender: str, packet: Publish) -> Message:
 
 
 def hand_on(state: BrokerState, group: SharedSubscription) -> None:
-    """Let members on other nodes of a cluster have the waiting messages of `group`, if no member is online here."""
+    """Let members on other nodes of a cluster have the waiting messages of `group`, if no member is online here. A group
+    without members here gives all of them away at once, because it is about to end."""
     cluster = state.cluster
     if cluster is None or group.online or not group.queue:
         return
-    left = _HANDED_ON
+    total = left = _HANDED_ON if group.members else len(group.queue)
     while group.queue and left and cluster.hand_on(group.owner, group.queue[0].outgoing.message):
         dequeue_shared(state, group, group.queue.popleft())
         left -= 1
-    if left < _HANDED_ON:
+    if left < total:
         state.committer.stored()
         state.writes.schedule()
     if not left:

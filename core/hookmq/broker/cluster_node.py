@@ -70,8 +70,8 @@ class ClusterNode:
         self._state.committer.after_commit(call)
         self._state.writes.schedule()
 
-    def adopt(self, records: Iterable[Loaded]) -> int:
-        return adopt(self._state, records)
+    def adopt(self, records: Iterable[Loaded], joined: bool = True) -> int:
+        return adopt(self._state, records, joined)
 
     def release(
         self, client_ids: Sequence[str], code: ReasonCode, reason: str, reference: str = ""

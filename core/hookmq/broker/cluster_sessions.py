@@ -60,7 +60,7 @@ def claim(
     state.cluster.claim(client, durable or (known is not None and known.durable), claimed)
 
 
-def adopt(state: BrokerState, records: Iterable[Loaded]) -> int:
+def adopt(state: BrokerState, records: Iterable[Loaded], joined: bool) -> int:
     """Add the sessions in `records`, which another process has stored, to a running broker. Return their number. See
     `hookmq.storage.cluster.Node.adopt`.
     """
@@ -79,7 +79,8 @@ def adopt(state: BrokerState, records: Iterable[Loaded]) -> int:
         return len(added)
     for session in added:
         return_shared(state, session)
-    set_deadlines(state, added)
+    if joined:
+        set_deadlines(state, added)
     state.writes.schedule()
     return len(added)
 

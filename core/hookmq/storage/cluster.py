@@ -244,8 +244,10 @@ class Node(Protocol):
     def after_commit(self, call: Callable[[], None]) -> None:
         """Run `call` once everything recorded so far is committed."""
 
-    def adopt(self, records: Iterable[Loaded]) -> int:
+    def adopt(self, records: Iterable[Loaded], joined: bool = True) -> int:
         """Add sessions that another process has stored, in the order that `Store.load` defines. Return their number.
+        Unless this node has `joined` the cluster, their wills and ends wait until the plugins have started: without the
+        subscriptions of all nodes, a will would be lost.
 
         Clients that were online count as offline from now on; their wills become due as after a restart. Sessions whose
         client id exists here already are left out, with their subscriptions and messages. So are publishers, retained

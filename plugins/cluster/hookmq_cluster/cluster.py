@@ -65,6 +65,8 @@ _PATIENCE: Final = 100
 """Looks between two log events about a node that does not know all subscriptions."""
 _SELDOM: Final = 10
 """Looks between two attempts to adopt the lanes of dead nodes, while a node starts."""
+_OLD: Final = 2.0
+"""Seconds after which a connection is older than one that another node reports now, even if the clocks differ."""
 _LOOKS: Final = 6
 """Looks for lanes without a living owner, in one lease."""
 
@@ -115,6 +117,8 @@ class JoinedCluster:
         self.inbox = Inbox(
             engine, names, runtime, self.store, self.links, self.interest.local.moving
         )
+        self.inbox.members = self.interest.local.groups
+        self.inbox.hand_on = self.forwarding.hand_on
         self.lanes = Lanes(engine, names, runtime, self.me, self._owner_changed)
         self.membership = Membership(
             engine, names, runtime, self.me, lease,
@@ -181,6 +185,8 @@ class JoinedCluster:
 
     def online(self, owner: str, members: int) -> None:
         self.interest.online(owner, members)
+        if not members and owner not in self.interest.local.groups:
+            self._node.hand_on(owner)  # the last member here has left
 
     def elsewhere(self, owner: str) -> bool:
         return self.interest.elsewhere(owner)
@@ -223,7 +229,7 @@ class JoinedCluster:
         await self._read_retained()
         self._send_all(Hello(address, True))
         await self._know_subscriptions()
-        self.ready = True
+        self.ready = self.keeper.joined = True
         waiting, self._joining = self._joining, []
         for promise in waiting:
             promise.set_result(None)
@@ -388,7 +394,8 @@ class JoinedCluster:
         connected = self._node.connected_at(kick.client_id)
         if connected is None or self.store.lane_of(kick.client_id) is not None:
             return
-        if (connected, self.me.node) < (kick.stamp, node):
+        old = self._runtime.time() - connected > _OLD
+        if old or (connected, self.me.node) < (kick.stamp, node):
             self._node.disconnect(
                 kick.client_id, ReasonCode.SESSION_TAKEN_OVER, "another connection took over"
             )

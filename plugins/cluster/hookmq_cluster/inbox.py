@@ -6,12 +6,12 @@ sessions.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
 from typing import Final, Protocol
 
 from hookmq.cluster_api import Node
-from hookmq.plugin import Runtime
+from hookmq.plugin import Message, Runtime
 
 from hookmq_cluster.engine import Engine, Stored
 from hookmq_cluster.frames import FrameError, Frames, MessageItem, Origin, PeerFrame
@@ -75,6 +75,10 @@ class Inbox:
         moving: set[str],
     ) -> None:
         self.invalid = 0
+        self.members: Container[str] = ()
+        """The owners of the queues of all shared subscriptions with a member here."""
+        self.hand_on: Callable[[str, Message], bool] = _nowhere
+        """Sends a message of a shared subscription to another node; see `Forwarding.hand_on`."""
         self._engine = engine
         self._names = names
         self._runtime = runtime
@@ -262,7 +266,8 @@ class Inbox:
         for item in frame.items:
             try:
                 if isinstance(item, MessageItem):
-                    node.deliver(item.message, self._chosen(item, wanted), item.groups)
+                    groups = self._staying(item.message, item.groups) if item.groups else ()
+                    node.deliver(item.message, self._chosen(item, wanted), groups)
                 elif wanted is None:
                     sender, five, _, data = item
                     node.deliver_packets(sender, five, data)
@@ -284,6 +289,21 @@ class Inbox:
         if wanted is not None:
             return wanted
         return self._not_in_lane if item.message.qos else _everybody
+
+    def _staying(self, message: Message, groups: Collection[str]) -> list[str]:
+        """Return the shared subscriptions that receive `message` here. If the last member here has left since the message
+        was sent, it goes on to another node that has one."""
+        staying = [
+            owner for owner in groups if owner in self.members or not self.hand_on(owner, message)
+        ]
+        if len(staying) < len(groups) and self._node is not None:
+            self._node.touch()
+        return staying
+
+
+def _nowhere(owner: str, message: Message) -> bool:
+    """Send a message nowhere."""
+    return False
 
 
 def _everybody(client_id: str, durable: bool, qos: int) -> bool:

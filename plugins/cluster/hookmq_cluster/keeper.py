@@ -85,6 +85,8 @@ class LaneKeeper:
         """How many lanes of other nodes this node has adopted."""
         self.lost_lanes = 0
         """How many lanes other processes have taken from this node."""
+        self.joined = False
+        """Whether this node knows the subscriptions of all nodes."""
         self.leaving = False
         """Whether this node gives its lanes away and adopts no others."""
 
@@ -217,7 +219,7 @@ class LaneKeeper:
             self._runtime.log("warning", "cluster.lane_behind", lane=lane)
         self.open.add(lane)
         separate = self._groups.separate(lane)
-        count = self._node.adopt(state.loaded(sessions_only=lane != self.home))
+        count = self._node.adopt(state.loaded(sessions_only=lane != self.home), self.joined)
         self._interest.lane_adopted(lane, fence)
         self._groups.merge(lane, separate)
         self._inbox.open_lane(lane, state.inbox, backlog.frames, backlog.last)

@@ -417,7 +417,7 @@ def test_a_commit_with_an_unknown_result_is_made_once(made: bool) -> None:
     with world.nodes["a"].together():
         publisher.send(Publish("t", b"x", 2, packet_id=1))
         while made and world.log.sequence == before:
-            world.advance(0.0001)
+            world.advance(0.00001)
         world.engines["a"].cut()
     world.advance(60.0)
     assert world.nodes["a"].logged("cluster.commit_unknown")
