@@ -9,6 +9,8 @@ SECONDS ?= 60
 SLOWEST ?= 0
 CUTS ?= 1000
 SEEDS ?= 1000
+JOBS ?= 1
+START ?= 0
 KILLS ?= 100
 CLUSTERS ?= 15
 SEEDS_COMPILED ?= 500
@@ -168,8 +170,8 @@ simulate: install  ## run the simulator with SEEDS seeds: crashes, faults and a 
 	@$(SIMULATE)
 	@$(SIMULATE) --queues
 
-simulate-cluster: install  ## run SEEDS simulated clusters: crashes, cuts, faults of the log and a virtual clock
-	@PYTHONPATH=tests/support .venv/bin/python -m cluster_simulator --seeds $(SEEDS)
+simulate-cluster: install  ## run SEEDS simulated clusters with faults in JOBS processes, on a virtual clock; START is the first
+	@PYTHONPATH=tests/support .venv/bin/python -m cluster_simulator --seeds $(SEEDS) --jobs $(JOBS) --start $(START)
 
 sim: simulate
 

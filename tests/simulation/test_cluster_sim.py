@@ -4,6 +4,7 @@ import pathlib
 
 import pytest
 from cluster_simulator import run
+from cluster_simulator.__main__ import main
 from planting import Bug, bugs, plant, problems, simulate
 
 PLANTED = bugs(pathlib.Path(__file__).parent / "cluster_bugs")
@@ -11,14 +12,21 @@ PLANTED = bugs(pathlib.Path(__file__).parent / "cluster_bugs")
 
 @pytest.mark.slow
 def test_every_promise_is_kept() -> None:
-    for seed in range(30):
+    for seed in range(60):
         result = run(seed)
         assert not result.problems, (seed, result.problems, result.trace)
 
 
 def test_a_seed_gives_the_same_run_twice() -> None:
-    assert run(7) == run(7)
-    assert run(7).sent > 0
+    first = run(7)
+    assert first == run(7)
+    assert first.meaningful
+
+
+@pytest.mark.slow
+def test_several_processes_run_each_seed_once(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "45", "--start", "100", "--jobs", "2"]) == 0
+    assert capfd.readouterr().out.startswith("45 runs (45 with faults and messages), ")
 
 
 @pytest.mark.parametrize("bug", PLANTED, ids=lambda bug: bug.name)

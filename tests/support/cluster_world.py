@@ -34,7 +34,7 @@ class SimulatedPlugin(ClusterPlugin):
         return f"{self.node}:1"
 
     def relaying(self, member: Member, lane: str) -> Relaying:
-        return self.world.relaying(member.node)
+        return self.world.relaying(member.node, self.node)
 
 
 class Unreachable:
@@ -117,8 +117,8 @@ class ClusterWorld:
         """Let the nodes finish what they do, which takes some travels to the log and back."""
         self.clock.advance(SETTLED)
 
-    def relaying(self, node: str) -> Relaying:
-        """Return how to relay a connection to a node: without a network."""
+    def relaying(self, node: str, near: str) -> Relaying:
+        """Return how to relay a connection from the node `near` to `node`: without a network."""
 
         def start(wire: Wire, peer: Peer, scope: Scope) -> Relay:
             if node not in self.nodes:

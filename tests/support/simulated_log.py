@@ -135,7 +135,8 @@ class SimulatedLog:
         self._keys: dict[str, Appended] = {}
         self._changes: list[float] = []
         self._ends: list[tuple[float, int]] = []
-        self._broken: set[frozenset[int]] = set()
+        self._broken: set[tuple[int, int]] = set()
+        """The senders and receivers between which messages are lost."""
 
     # what a test or a check does ---------------------------------------------------------------------------------
 
@@ -196,13 +197,25 @@ class SimulatedLog:
         """Have a majority again."""
         self.available = True
 
-    def break_route(self, one: Reader, other: Reader) -> None:
-        """Lose all messages that are not stored between two nodes, until `mend_route`. Neither notices it."""
-        self._broken.add(frozenset((id(one), id(other))))
+    def break_route(self, one: Reader, other: Reader, one_way: bool = False) -> None:
+        """Lose all messages that are not stored between two nodes, until `mend_route`. Neither notices it. If `one_way`,
+        messages from `other` to `one` still arrive.
+        """
+        self._broken.add((id(one), id(other)))
+        if not one_way:
+            self._broken.add((id(other), id(one)))
 
     def mend_route(self, one: Reader, other: Reader) -> None:
         """End `break_route`."""
-        self._broken.discard(frozenset((id(one), id(other))))
+        self._broken -= {(id(one), id(other)), (id(other), id(one))}
+
+    def mend_routes(self) -> None:
+        """End `break_route` for all nodes."""
+        self._broken.clear()
+
+    def history(self) -> Iterator[Stored]:
+        """Yield all messages that were ever stored, in order."""
+        return (record.stored for record in self._records)
 
     # what an engine does -----------------------------------------------------------------------------------------
 
@@ -252,7 +265,7 @@ class SimulatedLog:
 
     def delivers(self, sender: Reader, receiver: Reader) -> bool:
         """Draw whether a message that is not stored gets from one node to the other."""
-        return frozenset((id(sender), id(receiver))) not in self._broken and not self.happens(
+        return (id(sender), id(receiver)) not in self._broken and not self.happens(
             self.faults.lost_message
         )
 

@@ -1,143 +1,262 @@
-"""One simulated run: random steps and faults, then a quiet time, then the checks."""
+"""One simulated run: a cluster at work, random steps and faults, then a quiet time, then the checks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from cluster_world import ClusterWorld
 from simulated_engine import QUIET, Faults
 
-from cluster_simulator.clients import Client, Publisher, Subscriber
+from cluster_simulator import checks
+from cluster_simulator.clients import Client, Publisher
+from cluster_simulator.faults import FaultMaker
+from cluster_simulator.wills import WillClient
+from cluster_simulator.workload import SHORT, Workload
+from cluster_simulator.world import World
 
-STEPS = 40
-KINDS = (
-    "publish", "publish", "publish", "connect", "connect", "drop", "wait", "kill", "start", "cut", "heal", "stop", "go",
-)  # fmt: skip
-LEASE = 15.0
+STEPS: Final = 30
+FIRST: Final = 6
+"""Steps before the first fault."""
+LEAST: Final = 10
+"""The acknowledged messages that a run must have."""
+PAUSES: Final = (0.0, 0.0, 0.001, 0.01, 0.1, 1.0)
+"""How long a step lasts, in seconds."""
 
 
 class Result(NamedTuple):
-    """The result of a run: the broken promises, the steps, the messages sent, and the log's last sequence."""
+    """The result of a run: the broken promises, the steps, and the numbers of faults and of messages. `meaningful` says
+    whether it had a fault and enough messages.
+    """
 
     seed: int
     problems: tuple[str, ...]
     trace: tuple[str, ...]
+    faults: int
     sent: int
+    acknowledged: int
     sequence: int
+
+    @property
+    def meaningful(self) -> bool:
+        """Whether the run had a fault and enough messages."""
+        return self.faults > 0 and self.acknowledged >= LEAST
 
 
 class _Run:
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
-        self.names = "abc"[: random.choice((2, 3))]
-        self.world = ClusterWorld(*self.names, seed=seed, lease=LEASE)
+        self.names = "abcde"[: random.choice((2, 2, 3, 3, 3, 4, 5))]
+        skewed = random.random() < 0.3
+        lease = random.choice((5.0, 5.0, 15.0))
+        self.world = World(
+            seed, lease, random.choice((0.5, 3.0)) * skewed, random.choice((0.0, 0.001)) * skewed
+        )
+        self.faults = FaultMaker(self.world, random, self.names)
         self.trace: list[str] = []
-        self.publishers = [Publisher(self.world, f"p{qos}", qos) for qos in (1, 2)]
-        self.subscribers = [Subscriber(self.world, f"s{number}") for number in range(2)]
-        self.clients: list[Client] = [*self.publishers, *self.subscribers]
-        for client in self.clients:
-            client.connect(random.choice(self.names))
-        for subscriber in self.subscribers:
-            subscriber.subscribe()
-        self.world.log.faults = Faults.drawn(random)
+        self.problems: list[str] = []
+        self.work = Workload(self.world, random)
 
-    def step(self) -> None:
-        """Do one random step."""
+    # parts of a run --------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the nodes and connect the clients, without faults."""
+        for name in self.names:
+            self.world.boot(name)
+        self._until(self._all_ready, 60.0, "the nodes do not join")
+        self._connect(self.work.everyone)
+        self.world.log.faults = Faults.drawn(self.random)
+
+    def steps(self) -> None:
+        """Do random steps."""
+        for number in range(STEPS):
+            text = self._step(number >= FIRST)
+            if text:
+                self.trace.append(f"{self.world.clock.now():.3f} {text}")
+            pause = self.random.choice(PAUSES)
+            if number >= FIRST and self.random.random() < 0.15:
+                pause = self.world.lease * self.random.uniform(0.3, 3.0)
+            self.world.advance(pause * self.random.random())
+        while not self.faults.count:
+            self.trace.append(f"{self.world.clock.now():.3f} {self.faults.begin()}")
+            self.world.advance(self.random.random() * self.world.lease)
+
+    def _step(self, faulty: bool) -> str:
         random, world = self.random, self.world
-        kind = random.choice(KINDS)
-        client = random.choice(self.clients)
-        name = random.choice(self.names)
-        seconds = random.choice((0.01, 1.0, 3 * LEASE))
-        count = random.randrange(1, 10)
-        self.trace.append(f"{world.clock.now():.3f} {kind} {client.client_id} {name} {seconds}")
-        for one in self.clients:
-            one.take()
-        if kind == "publish":
-            for _ in range(count):
-                random.choice(self.publishers).publish()
-        elif kind == "connect" and name in world.nodes:
+        dice = random.random()
+        if dice < 0.5:
+            publisher = random.choice(self.work.writers)
+            count = sum(publisher.publish() for _ in range(random.randrange(1, 6)))
+            return f"{publisher.client_id} publishes up to {publisher.sent}" if count else ""
+        if faulty and dice < 0.65:
+            return self.faults.begin()
+        if faulty and dice < 0.75:
+            name = self.faults.start()
+            if name:
+                return f"start {name}"
+            name = self.faults.move()
+            return f"move a lane of {name}" if name else ""
+        client = random.choice(self.work.everyone)
+        ready = [name for name in self.names if world.is_ready(name)]
+        if dice < 0.9:
+            if not ready:
+                return ""
+            name = random.choice(ready)
+            if client.connection is not None and random.random() < 0.7:
+                client.drop()
             client.connect(name)
-        elif kind == "drop":
-            client.drop()
-        elif kind == "wait":
-            world.advance(seconds)
-        elif kind == "kill" and len(world.nodes) > 1 and name in world.nodes:
-            world.kill(name)
-        elif kind == "start" and name not in world.nodes and world.log.available:
-            self.start(name)
-        elif kind == "cut" and name in world.nodes:
-            world.engines[name].cut()
-        elif kind == "heal" and name in world.nodes:
-            world.engines[name].heal()
-        elif kind == "stop":
-            world.log.stop()
-        elif kind == "go":
-            world.log.start()
-
-    def start(self, name: str) -> None:
-        """Start a node again, without faults of the log, which would keep it from joining in time."""
-        faults, self.world.log.faults = self.world.log.faults, QUIET
-        for other in self.world.nodes:
-            self.world.engines[other].heal()
-        self.world.start(name)
-        self.world.log.faults = faults
+            return f"{client.client_id} connects to {name}"
+        if isinstance(client, WillClient) and dice < 0.95:
+            client.leave()
+            return f"{client.client_id} leaves"
+        client.drop()
+        return f"{client.client_id} drops"
 
     def heal(self) -> None:
         """End all faults, start all nodes, and let all clients finish."""
-        world = self.world
+        world, work = self.world, self.work
         world.log.faults = QUIET
-        world.log.start()
-        for name in world.nodes:
-            world.engines[name].heal()
-        world.advance(4 * LEASE)
+        self.faults.end()
+        self.trace.append(f"{world.clock.now():.3f} heal")
+        for ended in (*work.expiring, *work.wills):
+            ended.drop()
+        quiet = world.clock.now()
         for name in self.names:
-            if name in world.nodes and not world.cluster(name).ready:
-                world.kill(name)
             if name not in world.nodes:
-                world.start(name)
-        world.advance(4 * LEASE)
-        for client in self.clients:
-            client.drop()
-        for client in self.clients:
+                world.boot(name)
+        world.ended = self._restart
+        # A node that was paused or cut off may find out only now that others regard it as dead.
+        world.advance(0.4 * world.lease)
+        self._until(self._all_ready, 120.0, "the nodes do not join")
+        self._connect(work.permanent)
+        self._take_over()
+        for writer in work.writers:
+            writer.final = writer.sent
+        for _ in range(LEAST):
+            for writer in work.writers:
+                writer.publish()
+            self._until(self._all_acknowledged, 60.0, "no acknowledgement")
+            if work.acknowledged >= LEAST or self.problems:
+                break
+        if work.wills or work.expiring:
+            over = quiet + SHORT + 2 * world.skew + 3 * world.lease
+            world.advance(max(0.0, over - world.clock.now()))
+            self._expired()
+        world.advance(1.0)
+
+    def _take_over(self) -> None:
+        """Let some clients connect once more, while they are connected."""
+        if self.world.skew:
+            self.world.advance(2.0)  # within two seconds, clocks that differ may decide wrongly
+        clients = [one for one in self.work.permanent if self.random.random() < 0.3]
+
+        def online() -> bool:
+            for client in clients:
+                node = self.random.choice(self.names)
+                if self.world.is_ready(node) and not client.online and not client.waits:
+                    client.connect(node)
+            return all(one.online for one in clients)
+
+        for client in clients:
             client.connect(self.random.choice(self.names))
-        world.advance(4 * LEASE)
-        for client in self.clients:
-            client.take()
+        self._until(online, 60.0, "no takeover")
+        self._subscribed()
 
-    def problems(self) -> Iterator[str]:
+    def _restart(self, name: str) -> None:
+        """Start a node again that has ended by itself."""
+        self.world.clock.call_later(1.0, lambda: self.world.boot(name))
+
+    def _expired(self) -> None:
+        """Find sessions that should have expired."""
+        for client in self.work.expiring:
+            client.since = {}
+            client.connect(self.names[0])
+        self._until(lambda: all(one.online for one in self.work.expiring), 60.0, "no CONNACK")
+        for client in self.work.expiring:
+            connection = client.connection
+            if connection is not None and connection.session_present:
+                self.problems.append(f"the session of {client.client_id} did not expire")
+
+    # waiting ---------------------------------------------------------------------------------------------------------
+
+    def _until(self, condition: Callable[[], bool], seconds: float, problem: str) -> bool:
+        """Let time pass until `condition` is true. Note the problem if that takes too long."""
+        end = self.world.clock.now() + seconds
+        while not condition():
+            if self.world.clock.now() >= end:
+                self.problems.append(problem)
+                return False
+            self.world.advance(0.1)
+        return True
+
+    def _all_ready(self) -> bool:
+        return all(self.world.is_ready(name) for name in self.names)
+
+    def _all_acknowledged(self) -> bool:
+        return not any(one.open for one in self.work.writers)
+
+    def _connect(self, clients: list[Client]) -> None:
+        """Connect clients, and try again those that are refused."""
+        for client in clients:
+            client.drop()
+        self.world.advance(0.1)
+        for _ in range(40):
+            waiting = [one for one in clients if not one.online]
+            for client in waiting:
+                client.drop()
+                ready = [name for name in self.names if self.world.is_ready(name)]
+                if ready:
+                    client.connect(self.random.choice(ready))
+            self.world.advance(0.3 if waiting else 0.0)
+            if not waiting:
+                break
+            for _ in range(10):
+                if all(one.online for one in clients):
+                    break
+                self.world.advance(0.2)
+        self._subscribed()
+
+    def _subscribed(self) -> None:
+        """Wait until all subscribers have a SUBACK."""
+        work = self.work
+        waiting = [*work.subscribers, *work.volatile, *work.members]
+        self._until(lambda: all(one.since is not None for one in waiting), 60.0, "no SUBACK")
+
+    # checks ----------------------------------------------------------------------------------------------------------
+
+    def check(self) -> Iterator[str]:
         """Yield each broken promise."""
-        for client in self.clients:
-            if not client.online:
-                yield f"{client.client_id} cannot connect"
-            if client.lost:
-                yield f"{client.client_id} lost its session"
-        for publisher in self.publishers:
+        work, world = self.work, self.world
+        yield from self.problems
+        yield from checks.connections(work.permanent)
+        for publisher in work.writers:
             if publisher.open:
-                yield f"{publisher.client_id} has no acknowledgement of {sorted(publisher.open)}"
-            for subscriber in self.subscribers:
-                yield from _delivery(publisher, subscriber)
-
-
-def _delivery(publisher: Publisher, subscriber: Subscriber) -> Iterator[str]:
-    """Yield each broken promise about the messages from `publisher` to `subscriber`."""
-    way = f"{publisher.client_id} to {subscriber.client_id}:"
-    got = subscriber.messages.get(publisher.client_id, [])
-    first = list(dict.fromkeys(got))
-    missing = publisher.acknowledged - set(got)
-    if missing:
-        yield f"{way} {sorted(missing)} acknowledged and lost"
-    if first != sorted(first):
-        yield f"{way} out of order: {first}"
-    if publisher.qos == 2 and len(first) != len(got):
-        yield f"{way} received twice at QoS 2: {got}"
+                name = publisher.client_id
+                yield f"{name} has no acknowledgement of {sorted(publisher.open)}"
+        for publisher in work.publishers:
+            for subscriber in (*work.subscribers, *work.volatile):
+                yield from checks.delivery(publisher, subscriber)
+            yield from checks.group(publisher, work.members)
+        if not self.problems:
+            yield from checks.retained(world, work.retaining)
+            yield from checks.lanes(world)
+        if work.watcher is not None:
+            for client in work.wills:
+                yield from client.problems(work.watcher)
+        yield from checks.events(world)
 
 
 def run(seed: int) -> Result:
     """Run one seed. The same seed gives the same result."""
     one = _Run(seed)
-    for _ in range(STEPS):
-        one.step()
+    one.begin()
+    one.steps()
     one.heal()
-    problems = tuple(one.problems())
-    sent = sum(publisher.sent for publisher in one.publishers)
-    return Result(seed, problems, tuple(one.trace), sent, one.world.log.sequence)
+    problems = tuple(one.check())
+    work = one.work
+    sent = sum(publisher.sent for publisher in work.writers)
+    return Result(
+        seed, problems, tuple(one.trace), one.faults.count, sent, work.acknowledged,
+        one.world.log.sequence,
+    )  # fmt: skip
+
+
+__all__ = ["Publisher", "Result", "run"]
