@@ -19,7 +19,6 @@ from hookmq.cluster_api import (
 from hookmq.plugin import (
     ClientInfo,
     Message,
-    Promise,
     ReasonCode,
     Runtime,
     StoreError,
@@ -97,7 +96,6 @@ class JoinedCluster:
         self.home = home = node
         self.ready = False
         """Whether this node has joined, so that clients may connect."""
-        self._joining: list[Promise] = []
         self._namesake = ""
         self._reader = WireReader(runtime)
         self._ends: list[Callable[[], None]] = []
@@ -230,20 +228,10 @@ class JoinedCluster:
         self._send_all(Hello(address, True))
         await self._know_subscriptions()
         self.ready = self.keeper.joined = True
-        waiting, self._joining = self._joining, []
-        for promise in waiting:
-            promise.set_result(None)
         runtime.call_later(self.lease / _LOOKS, self._look)
         runtime.log(
             "info", "cluster.joined", node=self.me.node, members=len(self.membership.others) + 1
         )
-
-    async def joined(self) -> None:
-        """Wait until the node has joined and knows all subscriptions. A node that leaves does not wait."""
-        if not self.ready and not self.keeper.leaving:
-            promise = self._runtime.promise()
-            self._joining.append(promise)
-            await promise
 
     async def _know_subscriptions(self) -> None:
         """Wait until the subscriptions of all nodes and lanes are known: without them, a message could be acknowledged

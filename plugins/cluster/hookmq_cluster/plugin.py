@@ -7,10 +7,8 @@ from typing import Final
 from hookmq.cluster_api import Cluster, Relaying
 from hookmq.plugin import (
     BrokerHandle,
-    ClientInfo,
     ConfigError,
     Context,
-    Message,
     MetricRegistry,
     Plugin,
     Runtime,
@@ -49,9 +47,7 @@ class ClusterPlugin(Plugin):
 
     Config = ClusterConfig
     config: ClusterConfig
-    timeouts: Mapping[str, float] = MappingProxyType(
-        {"on_startup": _JOINING, "on_will": _JOINING + 1}
-    )
+    timeouts: Mapping[str, float] = MappingProxyType({"on_startup": _JOINING})
 
     def __init__(self, config: ClusterConfig, context: Context) -> None:
         super().__init__(config, context)
@@ -156,12 +152,6 @@ class ClusterPlugin(Plugin):
             except EngineError as error:
                 raise StoreError(str(error)) from None
         await cluster.join(await self.open_relay(cluster))
-
-    @hookimpl
-    async def on_will(self, client: ClientInfo, message: Message) -> None:
-        """Hold wills that are due while the node joins: it does not know yet which other nodes want them."""
-        if self.joined is not None:
-            await self.joined.joined()
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
