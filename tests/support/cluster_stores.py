@@ -103,7 +103,7 @@ class Process:
         """Take and open a lane, with its queues of shared subscriptions."""
         state = self.try_open(lane)
         assert isinstance(state, LaneState), state
-        self.store.add_groups(lane, ())
+        self.store.placement.add_groups(lane, ())
         return state
 
     def try_commit(self, *records: Record) -> CommitId | StoreFailed:

@@ -15,6 +15,7 @@ from hookmq_cluster.membership import Member
 from hookmq_cluster.plugin import ClusterPlugin
 from hookmq_testing import Harness, MemoryClient
 from hookmq_testing.wire import Clock
+from hookmq_toolkit.cluster import ClusterManager
 from simulated_engine import QUIET, Faults, SimulatedEngine, SimulatedLog
 
 SETTLED = 0.2
@@ -63,12 +64,18 @@ class ClusterWorld:
     """Brokers that share a log. Each node is a `Harness`."""
 
     def __init__(
-        self, *names: str, faults: Faults = QUIET, seed: int = 0, lease: float = 15.0
+        self,
+        *names: str,
+        faults: Faults = QUIET,
+        seed: int = 0,
+        lease: float = 15.0,
+        clients: Mapping[str, str] | None = None,
     ) -> None:
         self.clock = Clock(seed)
         self.random = Random(seed)
         self.log = SimulatedLog(self.clock, self.random, faults)
         self.lease = lease
+        self.client_addresses = clients or {}
         self.engines: dict[str, SimulatedEngine] = {}
         self.nodes: dict[str, Harness] = {}
         self.plugins: dict[str, SimulatedPlugin] = {}
@@ -78,7 +85,8 @@ class ClusterWorld:
     def start(self, name: str, config: Mapping[str, Mapping[str, Any]] | None = None) -> Harness:
         """Start a node, and wait until it has joined."""
         self.engines[name] = SimulatedEngine(self.log, self.clock, self.random)
-        settings = ClusterConfig(node=name, name="test", lease=self.lease)
+        address = self.client_addresses.get(name, "")
+        settings = ClusterConfig(node=name, name="test", lease=self.lease, client_address=address)
         plugin = self.plugins[name] = SimulatedPlugin(settings, Context("cluster"))
         plugin.world = self
         node = self.nodes[name] = NodeHarness([plugin], ALLOW, config=config, clock=self.clock)
@@ -104,6 +112,12 @@ class ClusterWorld:
         joined = self.plugins[name].joined
         assert joined is not None
         return joined
+
+    def manager(self, name: str) -> ClusterManager:
+        """Return the service that the plugin of a node offers to operators."""
+        found = self.plugins[name].offered_services["cluster"]
+        assert isinstance(found, ClusterManager)
+        return found
 
     def connect(self, name: str, client_id: str, **options: Any) -> MemoryClient:
         """Connect a client to a node."""

@@ -10,9 +10,11 @@ from typing import Final, Literal, Protocol, runtime_checkable
 
 SERVICE: Final = "cluster"
 """The name of the service in `Plugin.offered_services`."""
-NodeState = Literal["joining", "ready", "unconfirmed", "leaving"]
+NodeState = Literal[
+    "joining", "ready", "unconfirmed", "draining", "drained", "returning", "leaving"
+]
 """The state of a node. `unconfirmed` means that its lease has ended without a renewal, so that other nodes may regard it
-as dead."""
+as dead. A node that is `draining` gives away its clients and lanes; then it is `drained`, until it is put back."""
 
 
 class ClusterError(Exception):
@@ -63,6 +65,7 @@ class ClusterStatus:
     - `lease`: seconds after which a silent node counts as dead.
     - `lease_age`: seconds since this node's lease was last renewed, or None if the node has not joined.
     - `members`: all live nodes, including this one.
+    - `problem`: why the last attempt to drain the node or to put it back did not succeed, or empty.
     """
 
     name: str
@@ -72,11 +75,12 @@ class ClusterStatus:
     lease_age: float | None
     members: Sequence[ClusterMember]
     lanes: Sequence[ClusterLane]
+    problem: str = ""
 
 
 @runtime_checkable
 class ClusterManager(Protocol):
-    """Shows a cluster, and moves its lanes. Call it in the event loop."""
+    """Shows a cluster, moves its lanes, and drains this node. Call it in the event loop."""
 
     def show_cluster(self) -> ClusterStatus:
         """Return the cluster as this node sees it, with members and lanes in the order of their names."""
@@ -86,4 +90,18 @@ class ClusterManager(Protocol):
 
         Raises ClusterError if this node does not own the lane, if the lane must not move, if `node` is not a live node,
         or if the log does not accept the new owner.
+        """
+
+    def drain_node(self, node: str, seconds: float, moved: bool) -> None:
+        """Begin to drain `node`, which must be this one: refuse clients, disconnect the others, and give all lanes to
+        other nodes. `ClusterStatus.state` tells when it is done. Clients without a durable session are disconnected over
+        `seconds`, the others together with their lane. If `moved`, they are asked to use the other server from now on.
+
+        Raises ClusterError if the node has not joined or is drained already, or if no other node can take the lanes.
+        """
+
+    def undrain_node(self, node: str) -> None:
+        """Begin to put `node`, which must be this one, back into service: take its own lane back, and accept clients.
+
+        Raises ClusterError if the node is not drained.
         """

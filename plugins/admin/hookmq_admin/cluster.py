@@ -48,6 +48,21 @@ async def move_lane(call: Call) -> Any:
     return {"lane": lane, "owner": node}
 
 
+async def drain_node(call: Call) -> Any:
+    """Begin to empty this node."""
+    given = call.arguments
+    with _reported():
+        manager_of(call.broker).drain_node(call.parts["node"], given["seconds"], given["moved"])
+    return await get_cluster(call)
+
+
+async def undrain_node(call: Call) -> Any:
+    """Begin to put this node back into service."""
+    with _reported():
+        manager_of(call.broker).undrain_node(call.parts["node"])
+    return await get_cluster(call)
+
+
 # fmt: off
 ROUTES: Final = (
     Route("GET", "/cluster", "getCluster", Role.VIEWER, "Get the members and lanes of the cluster, as the node sees them",
@@ -56,5 +71,13 @@ ROUTES: Final = (
           move_lane, record(lane=TEXT, owner=TEXT),
           body={"node": Field("string", "the node that gets the lane", required=True, minimum=1, maximum=63)},
           change=True, errors=(404, 409, 503)),
+    Route("POST", "/cluster/nodes/{node}/drain", "drainNode", Role.ADMIN,
+          "Begin to move the clients and lanes of this node to other nodes", drain_node, ref("Cluster"),
+          body={"seconds": Field("number", "the time over which clients without a durable session are disconnected",
+                                 default=10, minimum=0, maximum=3600),
+                "moved": Field("boolean", "whether clients should use the other nodes from now on", default=False)},
+          change=True, errors=(409,)),
+    Route("POST", "/cluster/nodes/{node}/undrain", "undrainNode", Role.ADMIN,
+          "Begin to put this node back into service", undrain_node, ref("Cluster"), change=True, errors=(409,)),
 )
 # fmt: on

@@ -161,7 +161,10 @@ COMPONENTS: Final[dict[str, Schema]] = {
     ),
     "Cluster": record(
         name=TEXT, node={"type": "string", "description": "the node that answers"},
-        state={"type": "string", "enum": ["joining", "ready", "unconfirmed", "leaving"]},
+        state={"type": "string", "enum": [
+            "joining", "ready", "unconfirmed", "draining", "drained", "returning", "leaving",
+        ]},
+        problem={"type": "string", "description": "why the last drain did not succeed, or empty"},
         lease={"type": "number", "description": "seconds after which a silent node counts as dead"},
         lease_age={"type": ["number", "null"], "description": "seconds since the lease of the node was last renewed"},
         members=listed(record(node=TEXT, address=TEXT)),

@@ -34,6 +34,9 @@ def nodes(site: Site, cluster: PluginInstance, monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(found, TwoNodes)
     found.state, found.refusal = "ready", None
     found.moves.clear()
+    found.drains.clear()
+    found.next_states, found.problem = [], ""
+    monkeypatch.setattr("hookmq_admin.cluster_cli.INTERVAL", 0.0)
     return found
 
 
@@ -102,6 +105,40 @@ def test_refused_moves(
     assert answer.json.get("field", "") == refusal.field
     assert run_command(["cluster", "move", "c", "x"]) == 1
     assert str(refusal) in capsys.readouterr().err
+
+
+def test_drain_and_undrain(site: Site, nodes: TwoNodes, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["cluster", "drain", "a", "--over", "1m", "--moved", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"node": "a", "state": "drained"}
+    assert nodes.drains == [("a", 60.0, True)]
+    assert (site.audit()[0]["action"], site.audit()[0]["status"]) == ("drainNode", 200)
+    assert run_command(["cluster", "undrain", "a", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"node": "a", "state": "ready"}
+    assert (site.audit()[0]["action"], site.audit()[0]["status"]) == ("undrainNode", 200)
+    assert run_command(["cluster", "drain", "a", "--no-wait", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"node": "a", "state": "draining"}
+    assert nodes.drains[1:] == [("a", 10.0, False)]
+
+
+@pytest.mark.parametrize("verb", ["drain", "undrain"])
+def test_a_drain_is_refused_or_fails(
+    site: Site, nodes: TwoNodes, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    nodes.problem = "lane 'a' was not given to node 'b': the log does not answer"
+    assert run_command(["cluster", verb, "a"]) == 1
+    assert nodes.problem in capsys.readouterr().err
+    nodes.refusal = ClusterError("conflict", "this is node 'a'; ask node 'b' itself", "node")
+    assert run_command(["cluster", verb, "b"]) == 1
+    assert "ask node 'b' itself" in capsys.readouterr().err
+    assert site.ask("POST", f"/cluster/nodes/b/{verb}").status == 409
+
+
+def test_a_drain_that_takes_too_long(
+    nodes: TwoNodes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hookmq_admin.cluster_cli.PATIENCE", -1.0)
+    assert run_command(["cluster", "drain", "a", "--over", "0s"]) == 1
+    assert "node 'a' is still draining" in capsys.readouterr().err
 
 
 def test_a_broker_without_a_cluster(

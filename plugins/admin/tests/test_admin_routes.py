@@ -72,6 +72,8 @@ SAMPLES = {
     "purgeSourceDeadLetters": Sample("/sources/inlet/dead-letters"),
     "getCluster": Sample("/cluster"),
     "moveLane": Sample("/cluster/lanes/c/move", {}, {"node": "b"}),
+    "drainNode": Sample("/cluster/nodes/a/drain", {}, {"seconds": 0}),
+    "undrainNode": Sample("/cluster/nodes/a/undrain"),
     "getRedrive": Sample("/queues/jobs/redrive"),
     "startRedrive": Sample("/queues/jobs/redrive", {}, {"topic": "none/#", "rate": 10}),
     "stopRedrive": Sample("/queues/slow/redrive"),

@@ -22,7 +22,7 @@ _SEEN: Final = 10_000
 """How many lookups are remembered until the client is claimed."""
 _UNAVAILABLE: Final = Refused(ReasonCode.SERVER_UNAVAILABLE, "the cluster does not answer")
 _LOST: Final = Refused(ReasonCode.SERVER_BUSY, "the client is connecting to another node as well")
-_MOVING: Final = Refused(ReasonCode.SERVER_BUSY, "the session is moving to another node")
+MOVING: Final = Refused(ReasonCode.SERVER_BUSY, "the session is moving to another node")
 
 
 def encode_session(client_id: str, lane: str) -> bytes:
@@ -121,7 +121,7 @@ class Claims:
         self._kick(client_id, client.connected_at)
         lane = self._lane_of(client_id)
         if lane is not None and not self._is_here(lane):
-            done(_MOVING)
+            done(MOVING)
         elif not durable or lane is not None:
             done(None)
         elif sequence is not None:

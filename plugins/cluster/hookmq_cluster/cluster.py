@@ -27,6 +27,7 @@ from hookmq.plugin import (
 from hookmq.storage_api import CommitId, StoreFailed
 
 from hookmq_cluster.claims import Claims
+from hookmq_cluster.draining import NodeDrain
 from hookmq_cluster.engine import Engine, Entry, Stored, Unavailable
 from hookmq_cluster.forwarding import Forwarding
 from hookmq_cluster.frames import VERSION
@@ -73,7 +74,9 @@ _LOOKS: Final = 6
 class JoinedCluster:
     """The other nodes, as this broker sees them. Implements `hookmq.cluster_api.Cluster`.
 
-    `relaying` returns how to relay a connection to a node that has a lane.
+    `relaying` returns how to relay a connection to a node that has a lane. `clients` is the address of this node for
+    clients, if they should be told. ``end_relays(count)`` closes connections that are relayed to other nodes; see
+    `NodeDrain`.
     """
 
     def __init__(
@@ -85,9 +88,12 @@ class JoinedCluster:
         boot: str,
         lease: float,
         relaying: Callable[[Member, str], Relaying],
+        clients: str = "",
+        end_relays: Callable[[int], int] = lambda _: 0,
     ) -> None:
         self.name = name
-        self.me = Member(node, boot, "", VERSION)
+        self.me = Member(node, boot, "", VERSION, clients)
+        self._end_relays = end_relays
         self.lease = lease
         self._runtime = runtime
         self._engine = engine
@@ -120,16 +126,17 @@ class JoinedCluster:
         self.lanes = Lanes(engine, names, runtime, self.me, self._owner_changed)
         self.membership = Membership(
             engine, names, runtime, self.me, lease,
-            lambda: (names.own(home), self.lanes.fences.get(home, 0)),
+            self._fence,
             self._joined, self._left, self._expelled,
         )  # fmt: skip
-        self.membership.lapsed = self.interest.lapsed
-        self.membership.owned = partial(self.lanes.check, home)
+        self.membership.lapsed = self._lapsed
+        self.membership.owned = self._owns_home
         self.claims = Claims(
             engine, names, runtime, node, home,
             self.store.lane_of, self.store.place, self._owner, relaying, self._kick,
         )  # fmt: skip
         self.keeper: LaneKeeper
+        self.drain: NodeDrain
         self._stopping: set[str] = set()
         """The boots of nodes that stop, and that take no lanes."""
 
@@ -144,6 +151,10 @@ class JoinedCluster:
             self._runtime, self._engine, self._names, self.me, self.home, node, self.lanes, self.store, self.inbox,
             self.interest, self.forwarding, self.membership, self._ask_for_lane,
         )  # fmt: skip
+        self.drain = NodeDrain(
+            self._runtime, node, self.home, self.lanes, self.store, self.keeper,
+            self._next_owner, self.give_lane, self._announce_drain, self._end_relays,
+        )  # fmt: skip
 
     def relay_target(self, listener: str) -> RelayTarget | None:
         """Return this node's listener for connections that other nodes relay, or None."""
@@ -151,10 +162,12 @@ class JoinedCluster:
 
     def owns(self, lane: str) -> bool:
         """Return whether this node has the sessions of `lane`."""
-        return lane in self.keeper.open
+        return self.keeper.has(lane)
 
     def unready(self) -> str:
         """Return why new clients should use another node, or an empty string."""
+        if self.drain.state and self.ready:
+            return self.drain.state
         if self.keeper.leaving:
             return "leaving"
         if not self.ready:
@@ -163,15 +176,23 @@ class JoinedCluster:
         return "isolated" if isolated or not self._engine.connected() else ""
 
     def locate(self, client_id: str, done: Callable[[Place], None]) -> None:
+        known = self.store.lane_of(client_id) is not None
+        refused = None if known else self.drain.refusal(client_id)
         if not self.ready:
             done(Refused(ReasonCode.SERVER_UNAVAILABLE, "the node has not joined its cluster yet"))
+        elif refused is not None:
+            done(refused)
         else:
             self.claims.locate(client_id, done)
 
     def claim(
         self, client: ClientInfo, durable: bool, done: Callable[[Refused | None], None]
     ) -> None:
-        self.claims.claim(client, durable, done)
+        def claimed(refused: Refused | None) -> None:
+            # The lane may have left, or the node may have been drained, since the client was located.
+            done(refused or self.drain.refusal(client.client_id))
+
+        self.claims.claim(client, durable, claimed)
 
     def subscribed(
         self, client_id: str, durable: bool, subscription: Subscription, added: bool
@@ -190,7 +211,8 @@ class JoinedCluster:
         return self.interest.elsewhere(owner)
 
     def hand_on(self, owner: str, message: Message) -> bool:
-        return self.forwarding.hand_on(owner, message)
+        # If the home lane has left, its new owner hands on the messages.
+        return not self.store.homeless and self.forwarding.hand_on(owner, message)
 
     def forward(self, message: Message, route: RemoteRoute) -> bool:
         return self.forwarding.forward(message, route)
@@ -302,22 +324,26 @@ class JoinedCluster:
         for lane in list(self.keeper.open):
             self.inbox.close_lane(lane)
         self.retained.close()
+        self.store.come_home()
         stopped = self._runtime.promise()
         self.membership.stop(partial(stopped.set_result, None))
         await stopped
 
     async def _give_away(self, lane: str) -> None:
-        members = [
-            member for member in self.membership.others.values() if not self.is_stopping(member)
-        ]
-        fewest = min(
-            members, key=lambda member: (len(self.lanes.of(member.node)), member.node), default=None
-        )
-        reason = await self.give_lane(lane, fewest)
+        reason = await self.give_lane(lane, self._next_owner())
         if reason:
             self._runtime.log("warning", "cluster.lane_kept", lane=lane, reason=reason)
 
-    async def give_lane(self, lane: str, to: Member | None) -> str:
+    def _next_owner(self) -> Member | None:
+        """Return the node that should take a lane, or None: the one with the fewest lanes."""
+        members = [
+            member for member in self.membership.others.values() if not self.is_stopping(member)
+        ]
+        return min(
+            members, key=lambda member: (len(self.lanes.of(member.node)), member.node), default=None
+        )
+
+    async def give_lane(self, lane: str, to: Member | None, moved: bool = False) -> str:
         """Give an own lane to another node, or to none. Return the reason why this was not possible, or an empty string.
         A lane whose change the log has not confirmed in time may still move.
         """
@@ -328,13 +354,13 @@ class JoinedCluster:
                 given.set_result(reason)
 
         too_late = self._runtime.call_later(_GIVING, partial(done, "the log does not answer"))
-        self.keeper.give(lane, to, done)
+        self.keeper.give(lane, to, done, moved)
         reason: str = await given
         too_late.cancel()
         return reason
 
     def is_stopping(self, member: Member) -> bool:
-        """Return whether a live node is about to leave, so that it takes no lanes."""
+        """Return whether a live node takes no lanes, because it stops or is drained."""
         return member.boot in self._stopping
 
     def _connection_changed(self, connected: bool) -> None:
@@ -363,8 +389,10 @@ class JoinedCluster:
             self._kicked(node, message)
         elif isinstance(message, Hello):
             self.membership.look()
+            self._stopping.discard(boot)
             if message.answer:
                 self._send(node, Hello(self.me.address, False))
+                self._warn(node)
         elif isinstance(message, Leaving):
             self._stopping.add(boot)
         elif isinstance(message, HandOver):
@@ -391,12 +419,14 @@ class JoinedCluster:
     def _asked_for_lane(self, node: str, boot: str, message: HandOver) -> None:
         """Give a node its home lane back. It asks again until it owns the lane, so it needs no answer."""
         if message.lane == node:
-            self.keeper.give(message.lane, Member(node, boot, ""), lambda _: None)
+            owner = self.membership.others.get(node, Member(node, boot, ""))
+            self.keeper.give(message.lane, owner._replace(boot=boot), lambda _: None)
 
     def _joined(self, member: Member) -> None:
         self._runtime.log("info", "cluster.member_joined", node=member.node, address=member.address)
         self.forwarding.node_joined(member.node, member.frames)
         self.interest.member_joined(member.node, member.boot)
+        self._warn(member.node)
         self._update_owners(member.node)
 
     def _left(self, member: Member) -> None:
@@ -414,8 +444,15 @@ class JoinedCluster:
     def _owner_changed(self, lane: str, owner: Owner) -> None:
         if owner.node == self.me.node and owner.boot == self.me.boot:
             self.interest.lane_owner(lane, owner.node)
-            if lane not in self.lanes.fences:
+            if lane in self.lanes.fences:
+                return
+            if self.drain.state in ("draining", "drained"):
+                self.drain.received(lane, owner.sequence)
+            else:
                 self.keeper.given(lane, owner.sequence)
+            return
+        if self.drain.state and (lane, owner.node) == (self.home, self.me.node):
+            self._expelled("another process has taken its name")
             return
         if lane in self.keeper.open:
             self._lost(lane, f"node {owner.node!r} owns the lane now")
@@ -441,6 +478,31 @@ class JoinedCluster:
     def _kick(self, client_id: str, stamp: float) -> None:
         if self.membership.others:
             self._send_all(Kick(client_id, float(stamp)))
+
+    def _lapsed(self) -> None:
+        self.interest.lapsed()
+        if self.drain.state in ("draining", "drained"):
+            self._announce_drain(False)
+
+    def _announce_drain(self, takes_lanes: bool) -> None:
+        self._send_all(Hello(self.me.address, True) if takes_lanes else Leaving())
+
+    def _warn(self, node: str) -> None:
+        """Tell a node that this one takes no lanes, if that is so."""
+        if self.drain.state in ("draining", "drained"):
+            self._send(node, Leaving())
+
+    def _fence(self) -> tuple[str, int] | None:
+        """Return the entry of the log that must be unchanged while this node lives, or None if it is drained."""
+        if self.store.homeless:
+            return None
+        return self._names.own(self.home), self.lanes.fences.get(self.home, 0)
+
+    def _owns_home(self, done: Callable[[bool | None], None]) -> None:
+        if self.store.homeless:
+            done(None)
+        else:
+            self.lanes.check(self.home, done)
 
     def _ask_for_lane(self, node: str, lane: str) -> None:
         self._send(node, HandOver(lane))

@@ -64,6 +64,11 @@ class ClusterConfig:
     advertise: str = setting(
         "", "address under which the other nodes reach `relay`; default: the same address"
     )
+    client_address: str = setting(
+        "",
+        "address of this node for clients, such as mqtt-a.example.com:1883; MQTT 5 clients that should use this node get "
+        "it as Server Reference",
+    )
     relay_tls: TlsConfig | None = setting(
         None,
         "files for TLS between nodes; each node needs a certificate for its `advertise` address, from the same authority",

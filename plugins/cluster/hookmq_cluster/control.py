@@ -1,4 +1,4 @@
-"""The service with which operators see the cluster and move lanes. See `hookmq_toolkit.cluster`."""
+"""The service with which operators see the cluster, move lanes and drain nodes. See `hookmq_toolkit.cluster`."""
 
 from collections.abc import Callable
 
@@ -31,6 +31,7 @@ class ClusterControl:
             membership.renewed_ago if cluster.ready else None,
             [ClusterMember(one.node, one.address) for one in sorted(members)],
             [_lane(cluster, lane) for lane in sorted(cluster.lanes.owners)],
+            cluster.drain.problem,
         )
 
     async def move_lane(self, lane: str, node: str) -> None:
@@ -48,6 +49,25 @@ class ClusterControl:
         if reason:
             raise ClusterError("failed", f"the move of lane {lane!r} was not confirmed: {reason}")
 
+    def drain_node(self, node: str, seconds: float, moved: bool) -> None:
+        cluster = self._found()
+        drain = cluster.drain
+        _check_node(cluster, node)
+        if not cluster.ready or (cluster.keeper.leaving and not drain.state):
+            raise ClusterError("conflict", f"node {node!r} is {_state(cluster)}")
+        if drain.running or drain.state == "drained":
+            raise ClusterError("conflict", f"node {node!r} is {_state(cluster)} already")
+        if all(map(cluster.is_stopping, cluster.membership.others.values())):
+            raise ClusterError("conflict", f"no other node can take the lanes of node {node!r}")
+        drain.start(seconds, moved)
+
+    def undrain_node(self, node: str) -> None:
+        cluster = self._found()
+        _check_node(cluster, node)
+        if cluster.drain.running or not cluster.drain.state or not cluster.ready:
+            raise ClusterError("conflict", f"node {node!r} is {_state(cluster)}")
+        cluster.drain.undo()
+
     def _found(self) -> JoinedCluster:
         cluster = self._joined()
         if cluster is None:
@@ -55,7 +75,17 @@ class ClusterControl:
         return cluster
 
 
+def _check_node(cluster: JoinedCluster, node: str) -> None:
+    """Raise ClusterError if `node` is not this node."""
+    if node != cluster.me.node:
+        raise ClusterError(
+            "conflict", f"this is node {cluster.me.node!r}; ask node {node!r} itself", "node"
+        )
+
+
 def _state(cluster: JoinedCluster) -> NodeState:
+    if cluster.ready and cluster.drain.state:
+        return cluster.drain.state
     if cluster.keeper.leaving:
         return "leaving"
     if not cluster.ready:

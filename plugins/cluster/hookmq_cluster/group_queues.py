@@ -36,7 +36,7 @@ class GroupQueues:
     def separate(self, lane: str) -> list[str]:
         """Return the owners of the queues in an adopted lane that must be merged. The others are served from that lane.
         Call this when the core is about to adopt the sessions of the lane."""
-        return self._store.add_groups(lane, self._members)
+        return self._store.placement.add_groups(lane, self._members)
 
     def merge(self, lane: str, owners: list[str]) -> None:
         """Move the messages of these queues, page by page. Does not block. A queue without members here stays."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Final
 
 from hookmq.cluster_api import Node
@@ -35,6 +36,11 @@ _HOME_FIRST: Final = 2.0
 """Seconds for which a lane without an owner is left to the node whose home lane it is."""
 _SPREAD: Final = 0.5
 """The longest random pause before an adoption, in seconds, so that the survivors share the lanes of a dead node."""
+
+
+def code_for(moved: bool) -> ReasonCode:
+    """Return the reason code for clients that should use another server: for now, or from now on."""
+    return ReasonCode.SERVER_MOVED if moved else ReasonCode.USE_ANOTHER_SERVER
 
 
 class LaneKeeper:
@@ -90,6 +96,10 @@ class LaneKeeper:
         self.leaving = False
         """Whether this node gives its lanes away and adopts no others."""
 
+    def has(self, lane: str) -> bool:
+        """Return whether the sessions of `lane` are in this broker."""
+        return lane in self.open and lane not in self._released
+
     def live_owner(self, lane: str) -> Member | None:
         """Return the live node that owns `lane` and has opened it, as far as this node knows, or None."""
         owner = self._lanes.owners.get(lane)
@@ -100,12 +110,22 @@ class LaneKeeper:
         member = self._membership.others.get(owner.node)
         return member if member is not None and member.boot == owner.boot else None
 
-    async def open_home(self) -> None:
+    @property
+    def taking(self) -> set[str]:
+        """The lanes that this node is adopting or loading."""
+        return set(self._taking)
+
+    def is_own(self, owner: Owner) -> bool:
+        """Return whether `owner` is this process."""
+        return (owner.node, owner.boot) == (self._me.node, self._me.boot)
+
+    async def open_home(self, patience: float = inf) -> None:
         """Become the owner of the home lane, and load its sessions. If another node has adopted the lane, ask for it.
 
-        Raises StoreError if the lane is damaged.
+        Raises StoreError if the lane is damaged, or if another node still has it after `patience` seconds.
         """
         lane = self.home
+        until = self._runtime.now() + patience
         while True:
             won = await answer(self._runtime, partial(self._lanes.take_own, lane))
             if isinstance(won, int):
@@ -122,6 +142,8 @@ class LaneKeeper:
                 self._ask(won.node, lane)
             reason = won.reason
             self._runtime.log("info", "cluster.lane_awaited", lane=lane, reason=reason)
+            if self._runtime.now() >= until:
+                raise StoreError(f"lane {lane!r} was not returned within {patience:g} s: {reason}")
             await self._until_given(lane)
 
     async def _until_given(self, lane: str) -> None:
@@ -153,6 +175,9 @@ class LaneKeeper:
         found = await answer(self._runtime, partial(self._store.open_lane, lane, fence))
         if isinstance(found, StoreFailed):
             raise StoreError(f"lane {lane!r}: {found.reason}")
+        if reason := self._obstacle(lane, found):
+            self._store.close_lane(lane)
+            raise StoreError(reason)
         subject = self._names.lane(lane)
         backlog = LaneBacklog(self._runtime, self._engine, subject, found.inbox)
         known: set[str] = set()
@@ -188,6 +213,16 @@ class LaneKeeper:
         self._store.hold.request(partial(ready, None))
         self._node.touch()
 
+    def _obstacle(self, lane: str, found: LaneState) -> str:
+        """Return why a home lane that comes back cannot be loaded, or an empty string."""
+        if lane != self.home or not self._store.homeless:
+            return ""
+        both = sorted(owner for owner in found.groups if owner in self._interest.local.groups)
+        if not both:
+            return ""
+        # The broker has queued messages for them meanwhile, under the same numbers.
+        return f"plugins of this node have the shared subscriptions {both} of lane {lane!r}: restart the node"
+
     def _holds(self, lane: str, fence: int) -> bool:
         return self._lanes.fences.get(lane) == fence
 
@@ -219,11 +254,15 @@ class LaneKeeper:
             self._runtime.log("warning", "cluster.lane_behind", lane=lane)
         self.open.add(lane)
         separate = self._groups.separate(lane)
-        count = self._node.adopt(state.loaded(sessions_only=lane != self.home), self.joined)
+        returning = lane == self.home and self._store.homeless
+        sessions_only = returning or lane != self.home
+        count = self._node.adopt(state.loaded(sessions_only=sessions_only), self.joined)
         self._interest.lane_adopted(lane, fence)
         self._groups.merge(lane, separate)
         self._inbox.open_lane(lane, state.inbox, backlog.frames, backlog.last)
         self._inbox.deliver(lane, self._forwarding.take_back(lane))
+        if returning:
+            self._store.come_home()
         self._runtime.log("info", "cluster.lane_opened", lane=lane, sessions=count)
 
     def given(self, lane: str, fence: int) -> None:
@@ -253,7 +292,7 @@ class LaneKeeper:
         for lane, owner in list(self._lanes.owners.items()):
             if lane in self._taking or lane in self._giving or lane in self.open:
                 continue
-            if (owner.node, owner.boot) == (self._me.node, self._me.boot):
+            if self.is_own(owner):
                 if now - self._failed.get(lane, -_TRY_AGAIN) >= _TRY_AGAIN:
                     self.given(lane, owner.sequence)
                 continue
@@ -299,9 +338,12 @@ class LaneKeeper:
 
         self._lanes.take(lane, owner, taken)
 
-    def give(self, lane: str, to: Member | None, done: Callable[[str], None]) -> None:
+    def give(
+        self, lane: str, to: Member | None, done: Callable[[str], None], moved: bool = False
+    ) -> None:
         """Give an own lane to another node: stop its inbox, disconnect its clients, commit, and change the owner. If `to`
-        is None, the lane has no owner after that, and any node may take it.
+        is None, the lane has no owner after that, and any node may take it. If `moved`, the clients are asked to use
+        the other node from now on.
 
         `done` is called with the reason why this was not possible, or with an empty string.
         """
@@ -309,20 +351,25 @@ class LaneKeeper:
             done(f"node {self._me.node!r} does not have lane {lane!r}")
             return
         self._giving.add(lane)
-        self._interest.lane_leaving(lane, partial(self._prepared, lane, to, done))
+        self._interest.lane_leaving(lane, partial(self._prepared, lane, to, done, moved))
 
-    def _prepared(self, lane: str, to: Member | None, done: Callable[[str], None]) -> None:
+    def _prepared(
+        self, lane: str, to: Member | None, done: Callable[[str], None], moved: bool
+    ) -> None:
         if lane not in self.open:
             self._giving.discard(lane)
             done("the lane was lost")
             return
         self._inbox.close_lane(lane)
         self._groups.stop(lane)
-        clients = self._clients(lane)
+        placement = self._store.placement
+        clients, queues = placement.clients(lane), placement.queues(lane)
         self._interest.lane_left(lane)
         # A client that comes back now must not get a new session, which would replace the one in the log.
         self._released.add(lane)
-        self._release(clients, ReasonCode.USE_ANOTHER_SERVER, "the session moves to another node")
+        reference = "" if to is None else to.clients
+        self._release(clients, code_for(moved), "the session moves to another node", reference)
+        self._node.forget_queues(queues)
         self._node.touch()
         self._node.after_commit(partial(self._committed, lane, to, done))
 
@@ -344,6 +391,9 @@ class LaneKeeper:
                 done(won.reason)
 
         self.open.discard(lane)
+        if lane == self.home:
+            self._store.close_lane(lane)
+            self._store.homeless = True
         self._lanes.give(lane, to, given)
 
     def lost(self, lane: str, reason: str) -> None:
@@ -355,15 +405,13 @@ class LaneKeeper:
         self._runtime.log("error", "cluster.lane_lost", lane=lane, reason=reason)
         self._inbox.close_lane(lane)
         self._groups.stop(lane)
-        clients = self._clients(lane)
+        clients = self._store.placement.clients(lane)
         self._interest.lane_left(lane)
         self._release(clients, ReasonCode.SERVER_BUSY, "another node has the session")
         self._store.close_lane(lane)
 
-    def _clients(self, lane: str) -> list[str]:
-        state = self._store.lanes().get(lane)
-        return list(state.clients) if state is not None else []
-
-    def _release(self, clients: list[str], code: ReasonCode, reason: str) -> None:
+    def _release(
+        self, clients: list[str], code: ReasonCode, reason: str, reference: str = ""
+    ) -> None:
         for start in range(0, len(clients), _BATCH):
-            self._node.release(clients[start : start + _BATCH], code, reason)
+            self._node.release(clients[start : start + _BATCH], code, reason, reference)

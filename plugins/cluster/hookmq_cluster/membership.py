@@ -29,13 +29,14 @@ _AGAIN: Final = 0.25
 
 
 class Member(NamedTuple):
-    """A node. `boot` differs after each start; `address` is that of its relay listener, ``host:port``. `frames` is the
-    newest version of frames that the node reads."""
+    """A node. `boot` differs after each start. `address` is that of its relay listener, as ``host:port``, `clients` the
+    one that clients should use, or empty. `frames` is the newest version of frames that the node reads."""
 
     node: str
     boot: str
     address: str
     frames: int = 1
+    clients: str = ""
 
 
 def encode_member(member: Member) -> bytes:
@@ -46,21 +47,23 @@ def encode_member(member: Member) -> bytes:
 def decode_member(data: bytes) -> Member | None:
     """Return the node that a lease belongs to, or None if the lease has another version or is damaged."""
     try:
-        version, node, boot, address, *rest = msgpack.unpackb(data)
+        version, node, boot, address, *more = msgpack.unpackb(data)
     except (ValueError, TypeError, msgpack.UnpackException):
         return None
-    if version != _VERSION or not all(isinstance(text, str) for text in (node, boot, address)):
+    member = Member(node, boot, address, *more[:2])
+    texts = (node, boot, address, member.clients)
+    if version != _VERSION or type(member.frames) is not int or not all(type(one) is str for one in texts):
         return None
-    frames = rest[0] if rest and isinstance(rest[0], int) else 1  # version 1 does not announce it
-    return Member(node, boot, address, frames)
+    return member
 
 
 class Membership:
     """Renews this node's lease, and watches those of the others.
 
-    `fence` returns the log entry that must be unchanged for this node to renew: the owner of its home lane. `joined` is
-    called with each node that appears, `left` with each that has gone. A node that restarts leaves and joins. `expelled`
-    is called once if the lease cannot be renewed because another process owns the home lane.
+    `fence` returns the log entry that must be unchanged for this node to renew: the owner of its home lane, or None if
+    the node has given that lane away. `joined` is called with each node that appears, `left` with each that has gone. A
+    node that restarts leaves and joins. `expelled` is called once if the lease cannot be renewed because another process
+    owns the home lane.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class Membership:
         runtime: Runtime,
         me: Member,
         lease: float,
-        fence: Callable[[], tuple[str, int]],
+        fence: Callable[[], tuple[str, int] | None],
         joined: Callable[[Member], None],
         left: Callable[[Member], None],
         expelled: Callable[[str], None],
@@ -98,6 +101,7 @@ class Membership:
         self.lapsed: Callable[[], None] = _nothing
         """Called when the lease was renewed so late that the other nodes may have regarded this one as dead."""
         self._heard: dict[str, float] = {}
+        self._renewing = False
         self._closed = False
 
     @property
@@ -125,6 +129,10 @@ class Membership:
     def renew(self, done: Callable[[Unavailable | None], None]) -> None:
         """Put this node's lease into the log, and renew it regularly. Call `done` once after the first time. The home
         lane must be owned before."""
+        if self._renewing:
+            self._put_lease(done)
+            return
+        self._renewing = True
 
         def renewed(failed: Unavailable | None) -> None:
             self._runtime.call_later(self.lease / _RENEWALS, self._renew)

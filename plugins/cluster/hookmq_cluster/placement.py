@@ -67,6 +67,16 @@ class Placement:
         """Note the lane of a session."""
         self._clients[client_id] = lane
 
+    def clients(self, lane: str) -> list[str]:
+        """Return the clients whose sessions are in `lane`, also if these are not committed yet."""
+        return [client_id for client_id, one in self._clients.items() if one == lane]
+
+    def queues(self, lane: str) -> set[str]:
+        """Return the owners of the queues of shared subscriptions that are served from `lane`."""
+        log = self._lanes.get(lane)
+        owners = log.state.groups if log is not None else ()
+        return {owner for owner in owners if self.of_owner(owner) == lane}
+
     def of_owner(self, owner: str) -> str:
         """Return the lane of a queue."""
         if owner.startswith("c/"):
@@ -112,6 +122,13 @@ class Placement:
     def split(self, records: Sequence[Record]) -> Split:
         """Return the records by lane. Raises KeyError with its id if a message is missing."""
         return _Splitting(self, self._lanes, self._clients).split(records)
+
+    def needs_home(self, records: Sequence[Record]) -> bool:
+        """Return whether the home lane, which is not open, must be open for a commit of `records`."""
+        try:
+            return self.home in self.split(records).lanes
+        except KeyError:  # that lane has the message
+            return True
 
     def settle(self, split: Split) -> None:
         """Note which sessions a commit begins and ends, when it starts."""

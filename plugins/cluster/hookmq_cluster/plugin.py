@@ -103,7 +103,7 @@ class ClusterPlugin(Plugin):
             self._engine = self.make_engine(runtime)
             self.joined = JoinedCluster(
                 self.config.name, runtime, self._engine, self.node, runtime.token(8),
-                self.config.lease, self.relaying,
+                self.config.lease, self.relaying, self.config.client_address, self._relays.end,
             )  # fmt: skip
         return self.joined
 

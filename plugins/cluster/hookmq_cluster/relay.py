@@ -53,11 +53,18 @@ class Relays:
         self.tls = tls
         self.tasks: set[asyncio.Task[None]] = set()
         """The attempts to connect that are in progress."""
+        self.open: set[NodeRelay] = set()
 
     def close(self) -> None:
         """Give up the attempts to connect. Relays end with their clients."""
         for task in self.tasks:
             task.cancel()
+
+    def end(self, count: int) -> int:
+        """Close up to `count` connections of clients that are relayed. Return how many are left."""
+        for relay in list(self.open)[:count]:
+            relay.end()
+        return len(self.open)
 
     def relaying(self, node: str, address: str, lane: str) -> Relaying:
         """Return what relays a connection to `node`, which owns `lane`. `address` is the HOST:PORT of its relay
@@ -97,6 +104,7 @@ class NodeRelay:
 
     def start(self) -> None:
         """Begin to connect."""
+        self._relays.open.add(self)
         self._task = self._loop.create_task(self._connect())
         self._relays.tasks.add(self._task)
         self._task.add_done_callback(self._relays.tasks.discard)
@@ -113,6 +121,11 @@ class NodeRelay:
             self._fail(f"no connection within {CONNECT:g} s")
         except (OSError, ValueError, OverflowError) as error:
             self._fail(str(error) or type(error).__name__)
+
+    def end(self) -> None:
+        """Close the client's connection."""
+        self._relays.open.discard(self)
+        self._wire.close()
 
     # called by the core: Relay
 
@@ -215,6 +228,7 @@ class NodeRelay:
         if self._step is _Step.OVER:
             return
         self._step = _Step.OVER
+        self._relays.open.discard(self)
         self._cancel()
         self._waiting.clear()
         self._stream.abort()
@@ -226,6 +240,7 @@ class NodeRelay:
         if self._step is _Step.PASSING:
             self._relays.counters.open_out -= 1
         self._step = _Step.OVER
+        self._relays.open.discard(self)
         self._cancel()
         self._stream.close()
 

@@ -5,7 +5,7 @@ messages and of sessions that have ended, and the messages for the lanes of othe
 process still owns the lanes.
 """
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -83,10 +83,13 @@ class ClusterStore:
         self._opened: set[str] = set()
         """All lanes that this process has ever opened. They may contain its message ids."""
         self._lanes: dict[str, LaneLog] = {}
-        self._placement = Placement(home, self._lanes)
+        self.placement = Placement(home, self._lanes)
         self._failure = ""
         self.hold = CommitHold()
         """Holds the end of a commit."""
+        self.homeless = False
+        """Whether this node has given its home lane away. Commits with records of that lane wait for its return."""
+        self._parked: Callable[[], None] | None = None
 
     # lanes -----------------------------------------------------------------------------------------------------------
 
@@ -104,7 +107,7 @@ class ClusterStore:
                 if isinstance(state, LaneState) and not self._mixes_ids(state):
                     self._opened.add(lane)
                     self._lanes[lane] = log
-                    self._placement.add_lane(log)
+                    self.placement.add_lane(log)
                 elif isinstance(state, LaneState):
                     log.close()
                     state = StoreFailed(
@@ -124,7 +127,7 @@ class ClusterStore:
             log = logs.pop(lane, None)
             if log is not None:
                 log.close()
-        self._placement.remove_lane(lane)
+        self.placement.remove_lane(lane)
 
     def set_fence(self, lane: str, fence: int) -> None:
         """The entry about the owner of an own lane was written again, at the sequence `fence`."""
@@ -138,11 +141,11 @@ class ClusterStore:
 
     def lane_of(self, client_id: str) -> str | None:
         """Return the lane of a session that is stored here or was placed, or None."""
-        return self._placement.of_client(client_id)
+        return self.placement.of_client(client_id)
 
     def place(self, client_id: str, lane: str) -> None:
         """Note the lane of a new session, whose entry in the log exists already."""
-        self._placement.place(client_id, lane)
+        self.placement.place(client_id, lane)
 
     def received(self, lane: str, sequence: int, size: int = 0) -> None:
         """Frames of other nodes in `lane` up to `sequence` are delivered. They have `size` bytes since the last call. The
@@ -151,10 +154,6 @@ class ClusterStore:
         log = self._lanes.get(lane)
         if log is not None:
             log.received(sequence, size)
-
-    def add_groups(self, lane: str, members: Container[str]) -> list[str]:
-        """See `Placement.add_groups`."""
-        return self._placement.add_groups(lane, members)
 
     def append(self, lane: str, records: Sequence[Record]) -> None:
         """Add `records` to the next commit, in `lane` wherever they belong otherwise."""
@@ -195,6 +194,10 @@ class ClusterStore:
         if self._failure:
             done(StoreFailed(self._failure))
             return
+        if self.homeless and self.placement.needs_home(records):
+            self._runtime.log("warning", "cluster.commit_waits", lane=self._home)
+            self._parked = partial(self.commit, records, done)
+            return
         commit = PendingCommit(CommitId(self.identity, self._number + 1), done)
         try:
             self._collect(commit, records)
@@ -203,14 +206,21 @@ class ClusterStore:
             return
         if not commit.frames and not commit.sessions and not commit.others:
             self._finish(commit, 0)
-        elif self._home not in self._lanes:
+        elif self._home not in self._lanes and not self.homeless:
             self._fail(commit, f"the home lane {self._home!r} is not open")
         else:
             self._append(commit)
 
+    def come_home(self) -> None:
+        """The home lane is open again. Make the commit that has waited for it."""
+        self.homeless = False
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            parked()
+
     def _collect(self, commit: PendingCommit, records: Sequence[Record]) -> None:
-        split = self._placement.split(records)
-        self._placement.settle(split)
+        split = self.placement.split(records)
+        self.placement.settle(split)
         names = self._names
         for client_id, lane in split.begun.items():
             subject = names.session(client_id)
@@ -282,7 +292,9 @@ class ClusterStore:
             commit.others = self._fenced(commit.others)
 
     def _fenced(self, entries: list[Entry]) -> list[Entry]:
-        """Return the entries, on condition that this process owns the home lane."""
+        """Return the entries, on condition that this process owns the home lane, unless it has given that lane away."""
+        if self.homeless:
+            return entries
         home = self._lanes[self._home]
         expect = (self._names.own(self._home), home.fence)
         return [entries[0]._replace(expect=expect), *entries[1:]]
@@ -293,7 +305,7 @@ class ClusterStore:
             if log is not None:
                 log.applied(made, sequence)
             sequence += len(made.entries)
-        self._placement.release_groups()
+        self.placement.release_groups()
         self._finish(commit, last)
 
     def _finish(self, commit: PendingCommit, last: int) -> None:
@@ -313,7 +325,9 @@ class ClusterStore:
 
     def _refused(self, commit: PendingCommit, refused: Refused) -> None:
         """Find out which fences have changed, whatever the engine says: more than one may have."""
-        waiting = set(commit.frames) | {self._home}
+        waiting = self._fences_of(commit)
+        if not waiting:
+            self._lose(commit, refused, {})
         found: dict[str, str] = {}
 
         def ask(lane: str, attempts: int) -> None:
@@ -334,6 +348,10 @@ class ClusterStore:
 
         for lane in list(waiting):
             ask(lane, 1)
+
+    def _fences_of(self, commit: PendingCommit) -> set[str]:
+        """Return the lanes whose owners the log checks for `commit`."""
+        return set(commit.frames) | (set() if self.homeless else {self._home})
 
     def _lose(self, commit: PendingCommit, refused: Refused, found: dict[str, str]) -> None:
         """Fail if another process owns one of the lanes in `found`. Otherwise make the commit with the present fences."""
@@ -390,7 +408,9 @@ class ClusterStore:
             self._fail(commit, f"the cluster's log cannot be written: {reason}")
             return
         self._runtime.log("warning", "cluster.commit_unknown", reason=reason)
-        waiting = {self._home, *commit.frames}
+        waiting = self._fences_of(commit)
+        if not waiting:
+            self._runtime.call_later(RETRY, partial(self._again, commit))
 
         def ask(lane: str) -> None:
             renew(lane, partial(renewed, lane))
@@ -452,7 +472,7 @@ class ClusterStore:
 
     def read(self, owner: str, after: int, max_count: int, max_size: int, done: Paged) -> None:
         """Read a page of a queue; see `hookmq.storage_api.Store.read`."""
-        log = self._lanes.get(self._placement.of_owner(owner))
+        log = self._lanes.get(self.placement.of_owner(owner))
         if self._failure:
             done(StoreFailed(self._failure))
         elif log is None:

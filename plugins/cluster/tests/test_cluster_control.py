@@ -6,7 +6,7 @@ import pytest
 from cluster_world import ClusterWorld
 from hookmq_cluster.control import ClusterControl
 from hookmq_testing import MemoryClient
-from hookmq_toolkit.cluster import ClusterError, ClusterLane, ClusterManager, ClusterMember
+from hookmq_toolkit.cluster import ClusterError, ClusterLane, ClusterMember
 
 LEASE = 15.0
 
@@ -24,13 +24,6 @@ def world() -> Iterator[ClusterWorld]:
     world.close()
 
 
-def control(world: ClusterWorld, node: str) -> ClusterManager:
-    """Return the service that the plugin of a node offers."""
-    found = world.plugins[node].offered_services["cluster"]
-    assert isinstance(found, ClusterManager)
-    return found
-
-
 def pair(world: ClusterWorld) -> tuple[str, str]:
     """Return the node that has lane c, and the other one."""
     return ("a", "b") if world.cluster("a").owns("c") else ("b", "a")
@@ -39,9 +32,7 @@ def pair(world: ClusterWorld) -> tuple[str, str]:
 def move(world: ClusterWorld, node: str, lane: str, to: str) -> BaseException | None:
     """Ask a node to move a lane. Return the error."""
     ended: list[BaseException | None] = []
-    world.clock.spawn(
-        control(world, node).move_lane(lane, to), lambda _, error: ended.append(error)
-    )
+    world.clock.spawn(world.manager(node).move_lane(lane, to), lambda _, error: ended.append(error))
     world.advance(6.0)
     [error] = ended
     return error
@@ -54,7 +45,7 @@ def payloads(client: MemoryClient) -> list[bytes]:
 
 def test_status_shows_members_and_lanes(world: ClusterWorld) -> None:
     owner, other = pair(world)
-    status = control(world, owner).show_cluster()
+    status = world.manager(owner).show_cluster()
     assert (status.name, status.node, status.state, status.lease) == ("test", owner, "ready", LEASE)
     assert status.lease_age is not None
     assert status.lease_age < LEASE
@@ -69,7 +60,7 @@ def test_status_shows_members_and_lanes(world: ClusterWorld) -> None:
 def test_status_without_a_log(world: ClusterWorld) -> None:
     world.engines["a"].crash()
     world.advance(LEASE + 1.0)
-    assert control(world, "a").show_cluster().state == "unconfirmed"
+    assert world.manager("a").show_cluster().state == "unconfirmed"
 
 
 def test_status_before_the_start() -> None:
@@ -90,7 +81,7 @@ def test_a_moved_lane_keeps_its_messages(world: ClusterWorld) -> None:
     subscriber = world.connect(other, "s", clean_start=False, session_expiry_interval=3600)
     world.settle()
     assert payloads(subscriber) == [b"1", b"2"]
-    [lane] = [one for one in control(world, owner).show_cluster().lanes if one.name == "c"]
+    [lane] = [one for one in world.manager(owner).show_cluster().lanes if one.name == "c"]
     assert lane == ClusterLane("c", other, True, None, None)
 
 

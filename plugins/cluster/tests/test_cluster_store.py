@@ -149,7 +149,7 @@ def test_a_shared_subscription_with_members_here_stays_in_the_home_lane() -> Non
     process.commit(*queued("g/x/t", 2))
     assert process.topics("g/x/t") == ["m2"], "the core has not adopted the lane yet"
     process.commit(Dequeue("g/x/t", 1))
-    assert process.store.add_groups("n2", {"g/x/t"}) == ["g/x/t"]
+    assert process.store.placement.add_groups("n2", {"g/x/t"}) == ["g/x/t"]
     process.store.append("n2", [Dequeue("g/x/t", 1)])
     before = len(bench.log.commits)
     process.commit(*queued("g/x/t", 3, 2))

@@ -1,0 +1,442 @@
+"""Take nodes out of service and put them back, on a simulated log and one clock."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+from cluster_world import ClusterWorld
+from hookmq.mqtt_api import Puback
+from hookmq_cluster.claims import MOVING
+from hookmq_testing import MemoryClient
+from hookmq_toolkit.cluster import ClusterError, ClusterStatus
+
+LEASE = 15.0
+
+
+@pytest.fixture
+def world() -> Iterator[ClusterWorld]:
+    """Return three nodes that have run for some time. Clients know two of them as a.example and b.example."""
+    world = ClusterWorld("a", "b", clients={"a": "a.example", "b": "b.example"})
+    world.advance(2 * LEASE)
+    yield world
+    world.close()
+
+
+def status(world: ClusterWorld, node: str) -> ClusterStatus:
+    """Return what the node shows of its cluster."""
+    return world.manager(node).show_cluster()
+
+
+def drain(world: ClusterWorld, node: str, seconds: float = 0.0, moved: bool = False) -> None:
+    """Drain a node, and wait until it is done."""
+    world.manager(node).drain_node(node, seconds, moved)
+    world.advance(seconds + 2.0)
+    assert (status(world, node).state, status(world, node).problem) == ("drained", "")
+    assert world.cluster(node).keeper.open == set()
+
+
+def undrain(world: ClusterWorld, node: str) -> None:
+    """Put a node back, and wait until it is done."""
+    world.manager(node).undrain_node(node)
+    world.advance(3.0)
+    assert (status(world, node).state, status(world, node).problem) == ("ready", "")
+    assert node in world.cluster(node).keeper.open
+
+
+def durable(world: ClusterWorld, node: str, client_id: str, **options: Any) -> MemoryClient:
+    """Connect a client with a durable session."""
+    return world.connect(
+        node, client_id, clean_start=False, session_expiry_interval=3600, **options
+    )
+
+
+def payloads(client: MemoryClient) -> list[bytes]:
+    """Return the payloads that a client got."""
+    return [one.payload for one in client.messages]
+
+
+# drain -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("moved", "code"), [(False, 0x9C), (True, 0x9D)])
+def test_all_clients_learn_where_to_go(world: ClusterWorld, moved: bool, code: int) -> None:
+    clients = [durable(world, "a", "durable"), world.connect("a", "volatile")]
+    old = world.connect("a", "old", version=4)
+    other = world.connect("b", "other")
+    drain(world, "a", moved=moved)
+    for client in clients:
+        packet = client.expect_disconnect(code)
+        assert packet is not None
+        assert packet.properties.server_reference == "b.example"
+    old.expect_closed()
+    other.ping()
+
+
+def test_a_drained_node_refuses_clients(world: ClusterWorld) -> None:
+    durable(world, "a", "s")
+    drain(world, "a")
+    assert world.cluster("a").unready() == "drained"
+    for client_id in ("s", "new"):
+        client = world.connect("a", client_id, expect=0x9C)
+        assert client.connack is not None
+        assert client.connack.properties.server_reference == "b.example"
+    world.connect("a", "old", version=4, expect=3)
+
+
+def test_sessions_move_with_their_messages(world: ClusterWorld) -> None:
+    subscriber = durable(world, "a", "s", auto_ack=False)
+    subscriber.subscribe(["t", "$share/g/u"], 2)
+    publisher = world.connect("b", "p")
+    publisher.publish("t", b"in flight", 2)
+    subscriber.drop()
+    publisher.publish("t", b"queued", 1)
+    publisher.publish("u", b"shared", 1)
+    drain(world, "a")
+    publisher.publish("t", b"later", 1)
+    again = durable(world, "b", "s")
+    assert again.session_present
+    world.settle()
+    assert sorted(payloads(again)) == [b"in flight", b"later", b"queued", b"shared"]
+    assert world.nodes["a"].broker.state.queued_bytes == 0
+
+
+class LoadedPublisher:
+    """A client that publishes numbered messages without a pause. If a node sends it away, it connects to another one, and
+    sends again what was not acknowledged."""
+
+    def __init__(self, world: ClusterWorld, name: str, node: str) -> None:
+        self.name = name
+        self.acked: set[int] = set()
+        self.longest = 0.0
+        """The longest time between two acknowledgements, in seconds."""
+        self._world = world
+        self._client = world.connect(node, name)
+        self._sent: dict[int, int] = {}
+        """The messages that wait for their acknowledgements, by packet id."""
+        self._number = 0
+        self._last = world.clock.now()
+
+    def step(self) -> None:
+        """Publish a message, and read the acknowledgements."""
+        client, now = self._client, self._world.clock.now()
+        while client.unread:
+            packet = client.unread.popleft()
+            if isinstance(packet, Puback) and packet.code == 0:
+                self.acked.add(self._sent.pop(packet.packet_id))
+                self.longest = max(self.longest, now - self._last)
+                self._last = now
+        if client.wire.closed:
+            serving = [one for one in "ab" if not self._world.cluster(one).unready()]
+            self._client = client = self._world.connect(serving[-1], self.name, expect=None)
+            again, self._sent = self._sent, {}
+            for number in again.values():
+                self._publish(number)
+        self._publish(self._number)
+        self._number += 1
+
+    def _publish(self, number: int) -> None:
+        payload = f"{self.name} {number}".encode()
+        self._sent[self._client.publish("t", payload, 1)] = number
+
+
+def test_publishers_wait_less_than_a_second(world: ClusterWorld) -> None:
+    subscribers = [durable(world, "a", f"s{number}") for number in range(20)]
+    for subscriber in subscribers:
+        subscriber.subscribe("t", 1)
+        subscriber.drop()
+    publishers = [LoadedPublisher(world, f"p-{node}", node) for node in "ab"]
+    with ExitStack() as stack:
+        for node in world.nodes.values():
+            stack.enter_context(node.together())
+        for tick in range(900):
+            if tick == 100:
+                world.manager("a").drain_node("a", 1.0, False)
+            if tick == 500:
+                assert status(world, "a").state == "drained"
+                world.manager("a").undrain_node("a")
+            for publisher in publishers:
+                publisher.step()
+            world.advance(0.01)
+    assert status(world, "a").state == "ready"
+    assert max(publisher.longest for publisher in publishers) < 1.0
+    again = durable(world, "a", "s0")
+    world.advance(1.0)
+    got = {payload.decode() for payload in payloads(again)}
+    for publisher in publishers:
+        assert len(publisher.acked) > 800
+        assert {f"{publisher.name} {number}" for number in publisher.acked} <= got
+    times = Counter(payloads(again))
+    assert sum(times.values()) - len(times) < 100  # only what was sent again
+
+
+def test_clients_without_a_durable_session_go_in_slices(world: ClusterWorld) -> None:
+    clients = [world.connect("a", f"c{number}") for number in range(100)]
+    world.manager("a").drain_node("a", 10.0, False)
+    gone: list[int] = []
+    for _ in range(10):
+        gone.append(sum(client.wire.closed for client in clients))
+        world.advance(1.0)
+    assert gone[1] < 60
+    world.advance(2.0)
+    assert status(world, "a").state == "drained"
+    assert all(client.wire.closed for client in clients)
+
+
+def test_adopted_lanes_go_too(world: ClusterWorld) -> None:
+    world.start("c")
+    world.advance(2 * LEASE)
+    durable(world, "c", "s").subscribe("t", 1)
+    world.kill("c")
+    world.advance(3 * LEASE)
+    owner, other = ("a", "b") if world.cluster("a").owns("c") else ("b", "a")
+    drain(world, owner)
+    assert world.cluster(other).keeper.open == {"a", "b", "c"}
+    world.connect(other, "p").publish("t", b"x", 1)
+    again = durable(world, other, "s")
+    world.settle()
+    assert payloads(again) == [b"x"]
+
+
+# a drained node ------------------------------------------------------------------------------------------------------
+
+
+def test_a_drained_node_stays_a_member(world: ClusterWorld) -> None:
+    drain(world, "a")
+    world.advance(10 * LEASE)
+    assert set(world.cluster("b").membership.others) == {"a"}
+    assert not world.nodes["a"].logged("node.store_failed")
+    assert world.cluster("b").keeper.open == {"a", "b"}
+
+
+def test_a_drained_node_can_be_cut_off_for_a_while(world: ClusterWorld) -> None:
+    drain(world, "a")
+    world.engines["a"].cut()
+    world.advance(3 * LEASE)
+    assert world.cluster("b").membership.others == {}
+    world.engines["a"].heal()
+    world.advance(2 * LEASE)
+    assert status(world, "a").state == "drained"
+    assert world.cluster("b").is_stopping(world.cluster("b").membership.others["a"])
+    undrain(world, "a")
+
+
+def test_a_drained_node_gets_no_lanes(world: ClusterWorld) -> None:
+    drain(world, "a")
+    world.start("c")
+    world.advance(2 * LEASE)
+    cluster = world.cluster("c")
+    assert cluster.is_stopping(cluster.membership.others["a"])
+    world.clock.spawn(cluster.leave(), lambda *_: None)
+    world.advance(2.0)
+    assert world.cluster("b").keeper.open == {"a", "b", "c"}
+
+
+def test_a_drained_node_passes_a_lane_on(world: ClusterWorld) -> None:
+    """Another node may not know yet that this one is drained."""
+    durable(world, "b", "s").subscribe("t", 1)
+    drain(world, "a")
+    world.start("c")
+    world.advance(2 * LEASE)
+    a = world.cluster("a")
+    lane = "a" if world.cluster("b").owns("a") else "c"
+    given: list[str] = []
+    giver = world.cluster("b" if world.cluster("b").owns(lane) else "c")
+    world.clock.spawn(giver.give_lane(lane, a.me), lambda result, _: given.append(result))
+    world.advance(2.0)
+    assert given == [""]
+    assert a.keeper.open == set()
+    assert world.cluster("b").owns(lane) or world.cluster("c").owns(lane)
+
+
+def test_plugins_publish_on_a_drained_node(world: ClusterWorld) -> None:
+    drain(world, "a")
+    subscriber = durable(world, "b", "s")
+    subscriber.subscribe("t", 1)
+    publish = world.nodes["a"].handle("cluster").publish_and_wait
+    told: list[object] = []
+    world.clock.spawn(publish("t", b"x", qos=1, retain=True), lambda *one: told.append(one[1]))
+    world.settle()
+    assert told == [None]
+    assert payloads(subscriber) == [b"x"]
+    retained = world.connect("b", "r")
+    retained.subscribe("t", 1)
+    assert payloads(retained) == [b"x"]
+
+
+def test_state_of_plugins_waits_until_the_node_is_put_back(world: ClusterWorld) -> None:
+    drain(world, "a")
+    handle = world.nodes["a"].handle("cluster")
+    told: list[object] = []
+    world.clock.spawn(handle.state.put("key", b"value"), lambda *one: told.append(one[1]))
+    world.advance(2.0)
+    assert told == []
+    assert world.nodes["a"].logged("cluster.commit_waits")
+    undrain(world, "a")
+    world.advance(1.0)
+    assert told == [None]
+    world.kill("a")
+    world.advance(3 * LEASE)
+    world.start("a")
+    assert world.nodes["a"].handle("cluster").state.get("key") == b"value"
+
+
+# undrain -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_put_back_with_its_sessions(world: ClusterWorld) -> None:
+    subscriber = durable(world, "a", "s")
+    subscriber.subscribe(["t", "$share/g/u"], 1)
+    drain(world, "a")
+    publisher = world.connect("b", "p")
+    for number in range(3):
+        publisher.publish("t", b"%d" % number, 1)
+        publisher.publish("u", b"u%d" % number, 1)
+    undrain(world, "a")
+    assert world.cluster("a").unready() == ""
+    again = durable(world, "a", "s")
+    assert again.session_present
+    publisher.publish("t", b"3", 1)
+    world.settle()
+    assert sorted(payloads(again)) == [b"0", b"1", b"2", b"3", b"u0", b"u1", b"u2"]
+    new = durable(world, "a", "new")
+    new.subscribe("t", 1)
+    publisher.publish("t", b"4", 1)
+    world.settle()
+    assert payloads(new) == [b"4"]
+    # The node takes lanes again.
+    assert not world.cluster("b").is_stopping(world.cluster("b").membership.others["a"])
+
+
+def test_a_node_can_be_drained_again_and_again(world: ClusterWorld) -> None:
+    subscriber = durable(world, "a", "s")
+    subscriber.subscribe("$share/g/t", 1)
+    subscriber.drop()
+    publisher = world.connect("b", "p")
+    for number in range(3):
+        drain(world, "a")
+        publisher.publish("t", b"%d" % number, 1)
+        undrain(world, "a")
+    world.advance(10 * LEASE)
+    again = durable(world, "a", "s")
+    world.settle()
+    assert payloads(again) == [b"0", b"1", b"2"]
+
+
+def test_a_drained_node_that_restarts_is_back(world: ClusterWorld) -> None:
+    durable(world, "a", "s").subscribe("t", 1)
+    drain(world, "a")
+    world.clock.spawn(world.cluster("a").leave(), lambda *_: None)
+    world.advance(1.0)
+    world.kill("a")
+    world.start("a")
+    world.advance(2.0)
+    assert status(world, "a").state == "ready"
+    assert durable(world, "a", "s").session_present
+
+
+def test_the_lane_of_a_dead_owner_comes_back(world: ClusterWorld) -> None:
+    durable(world, "a", "s").subscribe("t", 1)
+    drain(world, "a")
+    world.kill("b")
+    world.manager("a").undrain_node("a")
+    world.advance(3 * LEASE)
+    assert status(world, "a").state == "ready"
+    assert durable(world, "a", "s").session_present
+
+
+# requests that are refused ---------------------------------------------------------------------------------------
+
+
+def refusal(world: ClusterWorld, node: str, undo: bool = False) -> str:
+    """Return why node a refuses to drain a node, or to put it back."""
+    manager = world.manager("a")
+    change = (
+        partial(manager.undrain_node, node)
+        if undo
+        else partial(manager.drain_node, node, 0.0, False)
+    )
+    with pytest.raises(ClusterError) as caught:
+        change()
+    assert caught.value.reason == "conflict"
+    return str(caught.value)
+
+
+def test_refused_requests(world: ClusterWorld) -> None:
+    assert refusal(world, "b") == "this is node 'a'; ask node 'b' itself"
+    assert refusal(world, "b", undo=True) == "this is node 'a'; ask node 'b' itself"
+    assert refusal(world, "a", undo=True) == "node 'a' is ready"
+    drain(world, "a")
+    assert refusal(world, "a") == "node 'a' is drained already"
+    with pytest.raises(ClusterError, match="no other node can take the lanes of node 'b'"):
+        world.manager("b").drain_node("b", 0.0, False)
+    world.manager("a").undrain_node("a")
+    assert refusal(world, "a", undo=True) == "node 'a' is returning"
+
+
+def test_without_a_log_a_drain_fails_and_can_be_repeated(world: ClusterWorld) -> None:
+    durable(world, "a", "s").subscribe("t", 1)
+    world.log.available = False
+    world.manager("a").drain_node("a", 0.0, False)
+    world.advance(8.0)
+    assert status(world, "a").state == "draining"
+    assert (
+        status(world, "a").problem == "lane 'a' was not given to node 'b': the log does not answer"
+    )
+    world.log.available = True
+    world.advance(2 * LEASE)
+    world.manager("a").drain_node("a", 0.0, False)
+    world.advance(5.0)
+    assert (status(world, "a").state, status(world, "a").problem) == ("drained", "")
+    assert durable(world, "b", "s").session_present
+
+
+# clients that connect while their lane moves ---------------------------------------------------------------------
+
+
+def test_no_client_connects_while_its_lane_is_committed_for_the_last_time(
+    world: ClusterWorld,
+) -> None:
+    """The broker has forgotten the session by then. A new one would replace it in the lane."""
+    client = durable(world, "a", "s")
+    client.drop()
+    cluster = world.cluster("a")
+    cluster.keeper.give("a", cluster.membership.others["b"], lambda _: None)
+    while cluster.owns("a"):
+        assert "s" in world.nodes["a"].broker.state.sessions
+        if not world.clock.turn():
+            world.advance(0.001)
+    assert "s" not in world.nodes["a"].broker.state.sessions
+    assert cluster.store.lane_of("s") == "a"
+    places: list[object] = []
+    assert client.connection.client is not None
+    cluster.claim(client.connection.client, True, places.append)
+    assert places == [MOVING]
+
+
+def test_a_client_that_connects_meanwhile_keeps_its_session(world: ClusterWorld) -> None:
+    """Whatever the moment at which it connects: its session is resumed, or the client is refused."""
+    subscriber = durable(world, "a", "s")
+    subscriber.subscribe("t", 1)
+    subscriber.drop()
+    publisher = world.connect("b", "p")
+    attempts = []
+    for round in range(40):
+        publisher.publish("t", b"%d" % round, 1)
+        world.manager("a").drain_node("a", 0.0, False)
+        world.advance(round / 500)
+        with world.nodes["a"].together():
+            attempts.append(durable(world, "a", "s", expect=None, auto_ack=False))
+        world.advance(3.0)
+        assert status(world, "a").state == "drained"
+        undrain(world, "a")
+    answers = {client.connack.code for client in attempts if client.connack is not None}
+    assert all(
+        client.session_present for client in attempts if client.connack and not client.connack.code
+    )
+    assert answers
+    again = durable(world, "a", "s")
+    world.settle()
+    assert set(payloads(again)) == {b"%d" % number for number in range(40)}
