@@ -28,7 +28,7 @@ from hookmq.storage_api import CommitId, StoreFailed
 
 from hookmq_cluster.claims import Claims
 from hookmq_cluster.draining import NodeDrain
-from hookmq_cluster.engine import Engine, Entry, Stored, Unavailable
+from hookmq_cluster.engine import Engine, Unavailable
 from hookmq_cluster.forwarding import Forwarding
 from hookmq_cluster.frames import VERSION
 from hookmq_cluster.inbox import Inbox
@@ -39,6 +39,7 @@ from hookmq_cluster.links import Links
 from hookmq_cluster.membership import Member, Membership
 from hookmq_cluster.names import Names
 from hookmq_cluster.retained import Retained
+from hookmq_cluster.shared_secret import shared_secret
 from hookmq_cluster.store import ClusterStore
 from hookmq_cluster.waiting import answer, pause
 from hookmq_cluster.wire_messages import (
@@ -273,23 +274,7 @@ class JoinedCluster:
 
     async def secret(self) -> str:
         """Return the secret that all nodes of the cluster share. The first node creates it."""
-        subject = self._names.secret
-        new = Entry(subject, self._runtime.token(32).encode(), (subject, 0))
-
-        def look(done: Callable[[Stored | Unavailable | None], None]) -> None:
-            self._engine.last(subject, done, exact=True)
-
-        def create(done: Callable[[object], None]) -> None:
-            self._engine.commit((new,), done)
-
-        while True:
-            stored = await answer(self._runtime, look)
-            if isinstance(stored, Stored):
-                return stored.data.decode()
-            if stored is None:
-                await answer(self._runtime, create)
-            else:
-                await pause(self._runtime, 1.0)
+        return await shared_secret(self._runtime, self._engine, self._names)
 
     async def _read_retained(self) -> None:
         read = self._runtime.promise()

@@ -125,6 +125,8 @@ class LaneKeeper:
         Raises StoreError if the lane is damaged, or if another node still has it after `patience` seconds.
         """
         lane = self.home
+        if not self._store.homeless:
+            await self._store.away.read(self._runtime)
         until = self._runtime.now() + patience
         while True:
             won = await answer(self._runtime, partial(self._lanes.take_own, lane))
@@ -256,13 +258,17 @@ class LaneKeeper:
         separate = self._groups.separate(lane)
         returning = lane == self.home and self._store.homeless
         sessions_only = returning or lane != self.home
-        count = self._node.adopt(state.loaded(sessions_only=sessions_only), self.joined)
+        loaded = state.loaded(sessions_only=sessions_only)
+        if not sessions_only:
+            loaded = self._store.away.merged(loaded)
+        count = self._node.adopt(loaded, self.joined)
         self._interest.lane_adopted(lane, fence)
         self._groups.merge(lane, separate)
         self._inbox.open_lane(lane, state.inbox, backlog.frames, backlog.last)
         self._inbox.deliver(lane, self._forwarding.take_back(lane))
-        if returning:
+        if lane == self.home:
             self._store.come_home()
+            self._node.touch()
         self._runtime.log("info", "cluster.lane_opened", lane=lane, sessions=count)
 
     def given(self, lane: str, fence: int) -> None:

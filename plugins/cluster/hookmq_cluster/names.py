@@ -38,6 +38,10 @@ class Names:
         """The subject with the owner of `lane`. The sequence of its last message is the lane's fence."""
         return f"{self._stored}own.{lane}"
 
+    def away(self, node: str) -> str:
+        """The subject with the state of plugins that has changed while `node` did not have its home lane."""
+        return f"{self._stored}away.{node}"
+
     def lane(self, lane: str) -> str:
         """The subject with the frames of `lane`."""
         return f"{self._stored}lane.{lane}"

@@ -1,10 +1,18 @@
 """A commit that is being appended to the log."""
 
+from typing import Final
+
 from hookmq.storage_api import CommitId, Committed
 
+from hookmq_cluster.claims import encode_session
 from hookmq_cluster.engine import Entry, Stored
 from hookmq_cluster.frames import FrameError, Frames, Origin, OwnerFrame
 from hookmq_cluster.lane_log import LaneFrame
+from hookmq_cluster.names import Names
+from hookmq_cluster.placement import Split
+
+TOMBSTONE: Final = 3600
+"""Seconds for which the log keeps the entry that a session has ended."""
 
 
 class PendingCommit:
@@ -23,6 +31,15 @@ class PendingCommit:
         self.frames: dict[str, LaneFrame] = {}
         self.sessions: list[tuple[str, Entry]] = []
         self.others: list[Entry] = []
+
+    def add_sessions(self, names: Names, split: Split) -> None:
+        """Add the entries of sessions that begin or end."""
+        for client_id, lane in split.begun.items():
+            entry = Entry(names.session(client_id), encode_session(client_id, lane), replace=True)
+            self.sessions.append((lane, entry))
+        for client_id, lane in split.ended.items():
+            entry = Entry(names.session(client_id), b"", replace=True, ttl=TOMBSTONE)
+            self.sessions.append((lane, entry))
 
     def last_part(self) -> list[Entry]:
         """Return the entries that must be appended together."""

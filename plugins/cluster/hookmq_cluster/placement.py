@@ -124,9 +124,10 @@ class Placement:
         return _Splitting(self, self._lanes, self._clients).split(records)
 
     def needs_home(self, records: Sequence[Record]) -> bool:
-        """Return whether the home lane, which is not open, must be open for a commit of `records`."""
+        """Return whether a commit has records of the home lane, which is not open, other than the state of plugins."""
         try:
-            return self.home in self.split(records).lanes
+            found = self.split(records).lanes.get(self.home, ())
+            return not all(isinstance(record, PutState | DropState) for record in found)
         except KeyError:  # that lane has the message
             return True
 

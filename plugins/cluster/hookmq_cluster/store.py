@@ -7,7 +7,6 @@ process still owns the lanes.
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
 
 from hookmq.plugin import Runtime
 from hookmq.storage_api import (
@@ -20,7 +19,7 @@ from hookmq.storage_api import (
     StoreFailed,
 )
 
-from hookmq_cluster.claims import encode_session
+from hookmq_cluster.away_state import AwayState
 from hookmq_cluster.commit_hold import CommitHold
 from hookmq_cluster.engine import Appended, Engine, Entry, Refused, Stored, Unavailable
 from hookmq_cluster.expired_search import ExpiredSearch
@@ -30,9 +29,6 @@ from hookmq_cluster.lane_state import ID_BITS, LaneState
 from hookmq_cluster.names import Names
 from hookmq_cluster.pending_commit import PendingCommit, origin_of
 from hookmq_cluster.placement import Placement, Retained
-
-TOMBSTONE: Final = 3600
-"""Seconds for which the log keeps the entry that a session has ended."""
 
 
 class ClusterStore:
@@ -88,7 +84,8 @@ class ClusterStore:
         self.hold = CommitHold()
         """Holds the end of a commit."""
         self.homeless = False
-        """Whether this node has given its home lane away. Commits with records of that lane wait for its return."""
+        """Whether this node has given its home lane away. Commits with sessions or messages of that lane wait for it."""
+        self.away = AwayState(engine, names, node)
         self._parked: Callable[[], None] | None = None
 
     # lanes -----------------------------------------------------------------------------------------------------------
@@ -212,8 +209,10 @@ class ClusterStore:
             self._append(commit)
 
     def come_home(self) -> None:
-        """The home lane is open again. Make the commit that has waited for it."""
+        """The home lane is open. Store what has changed while it was not, and make the commit that has waited for it."""
         self.homeless = False
+        if self._home in self._lanes and (changes := self.away.take_back()):
+            self.append(self._home, changes)
         parked, self._parked = self._parked, None
         if parked is not None:
             parked()
@@ -221,14 +220,7 @@ class ClusterStore:
     def _collect(self, commit: PendingCommit, records: Sequence[Record]) -> None:
         split = self.placement.split(records)
         self.placement.settle(split)
-        names = self._names
-        for client_id, lane in split.begun.items():
-            subject = names.session(client_id)
-            entry = Entry(subject, encode_session(client_id, lane), replace=True)
-            commit.sessions.append((lane, entry))
-        for client_id, lane in split.ended.items():
-            entry = Entry(names.session(client_id), b"", replace=True, ttl=TOMBSTONE)
-            commit.sessions.append((lane, entry))
+        commit.add_sessions(self._names, split)
         newest: dict[str, Entry] = {}
         for record in split.retained:
             for entry in self._retained(record):
@@ -236,10 +228,14 @@ class ClusterStore:
                 newest[entry.subject] = entry
         commit.others = [*newest.values(), *self._outgoing()]
         origin = Origin(self._node, self._boot, commit.id.number)
+        if self.homeless:
+            commit.others += self.away.entries(origin, split.lanes.pop(self._home, ()))
         for lane, log in self._lanes.items():
             made = log.frame(origin, split.lanes.pop(lane, ()))
             if made is not None:
                 commit.frames[lane] = made
+        if self._home in commit.frames:
+            commit.sessions += [(self._home, entry) for entry in self.away.end()]
         if split.lanes:
             self._runtime.log("warning", "cluster.lane_closed", lanes=sorted(split.lanes))
 

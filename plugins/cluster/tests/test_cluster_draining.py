@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from cluster_world import ClusterWorld
 from hookmq.mqtt_api import Puback
+from hookmq.plugin import PluginError
+from hookmq.storage_api import DropSession
 from hookmq_cluster.claims import MOVING
+from hookmq_cluster.engine import Entry
 from hookmq_testing import MemoryClient
 from hookmq_toolkit.cluster import ClusterError, ClusterStatus
 
@@ -266,21 +269,68 @@ def test_plugins_publish_on_a_drained_node(world: ClusterWorld) -> None:
     assert payloads(retained) == [b"x"]
 
 
-def test_state_of_plugins_waits_until_the_node_is_put_back(world: ClusterWorld) -> None:
-    drain(world, "a")
-    handle = world.nodes["a"].handle("cluster")
+def change_state(world: ClusterWorld, node: str, **values: bytes | None) -> None:
+    """Set or delete keys of a plugin, and wait for the commit."""
+    state = world.nodes[node].handle("cluster").state
     told: list[object] = []
-    world.clock.spawn(handle.state.put("key", b"value"), lambda *one: told.append(one[1]))
+    for key, value in values.items():
+        change = state.delete(key) if value is None else state.put(key, value)
+        world.clock.spawn(change, lambda _, error: told.append(error))
+    world.advance(1.0)
+    assert told == [None] * len(values)
+
+
+def read_state(world: ClusterWorld, node: str) -> list[tuple[str, bytes]]:
+    """Return the keys and values of a plugin."""
+    return list(world.nodes[node].handle("cluster").state.items().items)
+
+
+@pytest.mark.parametrize("undo", [False, True])
+def test_plugins_store_their_state_on_a_drained_node(world: ClusterWorld, undo: bool) -> None:
+    change_state(world, "a", old=b"1", gone=b"1", kept=b"1")
+    drain(world, "a")
+    change_state(world, "a", old=b"2", gone=None, new=b"2", short=b"2")
+    change_state(world, "a", short=None)
+    assert world.log.messages(["hmq.test.away.a"])
+    wanted = [("kept", b"1"), ("new", b"2"), ("old", b"2")]
+    if undo:
+        undrain(world, "a")
+        assert read_state(world, "a") == wanted
+    for _ in range(2):
+        world.kill("a")
+        world.advance(3 * LEASE)
+        world.start("a")
+        world.advance(1.0)
+        assert read_state(world, "a") == wanted
+        assert not any(one.data for one in world.log.messages(["hmq.test.away.a"]))
+    change_state(world, "a", new=b"3")
+    world.kill("a")
+    world.advance(3 * LEASE)
+    world.start("a")
+    assert read_state(world, "a") == [("kept", b"1"), ("new", b"3"), ("old", b"2")]
+
+
+def test_damaged_state_of_plugins_stops_the_node(world: ClusterWorld) -> None:
+    drain(world, "a")
+    change_state(world, "a", key=b"1")
+    world.kill("a")
+    world.log.append([Entry("hmq.test.away.a", b"damaged")])
+    world.advance(3 * LEASE)
+    with pytest.raises(PluginError, match=r"hmq\.test\.away\.a is damaged"):
+        world.start("a")
+
+
+def test_a_session_of_a_plugin_waits_until_the_node_is_put_back(world: ClusterWorld) -> None:
+    """The core does not begin one, because the node refuses clients. The store must not lose it either."""
+    drain(world, "a")
+    store = world.cluster("a").store
+    told: list[object] = []
+    store.commit((DropSession("late"),), told.append)
     world.advance(2.0)
     assert told == []
     assert world.nodes["a"].logged("cluster.commit_waits")
     undrain(world, "a")
-    world.advance(1.0)
-    assert told == [None]
-    world.kill("a")
-    world.advance(3 * LEASE)
-    world.start("a")
-    assert world.nodes["a"].handle("cluster").state.get("key") == b"value"
+    assert len(told) == 1
 
 
 # undrain -------------------------------------------------------------------------------------------------------------

@@ -1,93 +1,27 @@
 """See a cluster of real brokers on a real NATS server, and move a lane, with the commands of the plugin admin."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from time import monotonic
-from typing import Any
 
 import pytest
 from hookmq_testing import AsyncioClient, LoopThread
+from managed_node import ManagedNode, until
 from nats_server import NatsServer
-from ports import free_port
 
 pytestmark = pytest.mark.slow
 
-CONFIG = """\
-version: 1
-listeners:
-  - {{name: tcp, bind: "127.0.0.1:{port}"}}
-  - {{name: http, type: http, bind: "127.0.0.1:{http}"}}
-auth: {{default: allow}}
-authz: {{default: allow}}
-plugins:
-  - use: cluster
-    config: {{servers: ["{nats}"], node: {name}, lease: 3s, replicas: 1, allow_single_replica: true}}
-  - use: admin
-    config: {{first_token_file: {token}}}
-"""
-
-
-class Node:
-    """A broker process, with commands that reach its API."""
-
-    def __init__(self, folder: Path, name: str, nats: str) -> None:
-        self.name = name
-        self.port, http = free_port(), free_port()
-        self._token = folder / f"{name}.token"
-        self._log = folder / f"{name}.log"
-        self._url = f"http://127.0.0.1:{http}/plugins/admin"
-        file = folder / f"{name}.yaml"
-        file.write_text(
-            CONFIG.format(port=self.port, http=http, nats=nats, name=name, token=self._token)
-        )
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "hookmq.cli", "serve", "-c", str(file)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
-
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run ``hookmq cluster``."""
-        assert self._process.poll() is None, self._log.read_text()
-        return subprocess.run(
-            [
-                sys.executable, "-m", "hookmq.cli", "cluster", *words, "--url", self._url,
-                "--token-file", str(self._token),
-            ],
-            env=os.environ | {"NO_COLOR": "1"}, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-
-    def status(self) -> Any:
-        """Return the cluster as the node sees it, or None if it does not answer yet."""
-        done = self.run("status", "--json")
-        return json.loads(done.stdout) if done.returncode == 0 else None
-
-    def sees_all(self) -> bool:
-        """Return whether the node is ready and sees three nodes."""
-        status = self.status()
-        return status is not None and len(status["members"]) == 3
-
-    def end(self, sent: int) -> int:
-        """Send a signal, and return the exit code."""
-        with suppress(ProcessLookupError):
-            self._process.send_signal(sent)
-        return self._process.wait(60)
-
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[dict[str, Node]]:
+def nodes(tmp_path: Path) -> Iterator[dict[str, ManagedNode]]:
     """Return three running nodes."""
     nats = NatsServer()
-    made: dict[str, Node] = {}
+    made: dict[str, ManagedNode] = {}
     try:
         for name in ("a", "b", "c"):
-            made[name] = Node(tmp_path, name, nats.url)
+            made[name] = ManagedNode(tmp_path, name, nats.url)
         yield made
     finally:
         for node in made.values():
@@ -103,14 +37,7 @@ def thread() -> Iterator[LoopThread]:
     made.close()
 
 
-def until(true: Callable[[], bool]) -> None:
-    """Wait until `true` returns True, at most one minute."""
-    end = monotonic() + 60.0
-    while not true():
-        assert monotonic() < end
-
-
-def lane_owner(node: Node, lane: str) -> str:
+def lane_owner(node: ManagedNode, lane: str) -> str:
     """Return the live owner of a lane, or an empty string."""
     status = node.status()
     for one in status["lanes"] if status else ():
@@ -120,10 +47,10 @@ def lane_owner(node: Node, lane: str) -> str:
 
 
 def test_an_adopted_lane_moves_with_its_messages(
-    nodes: dict[str, Node], thread: LoopThread
+    nodes: dict[str, ManagedNode], thread: LoopThread
 ) -> None:
     for node in nodes.values():
-        until(node.sees_all)
+        until(partial(node.sees, 3))
     subscriber = AsyncioClient("s", clean_start=False, session_expiry_interval=3600)
     thread.run(subscriber.connect(nodes["c"].port))
     thread.run(subscriber.subscribe("t", 1))
