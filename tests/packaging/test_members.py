@@ -48,7 +48,9 @@ def test_a_plugin_is_named_after_its_folder(member: Member) -> None:
 @pytest.mark.parametrize("member", PLUGINS)
 def test_a_plugin_has_an_entry_point_in_its_own_package(member: Member) -> None:
     offered = member.project["entry-points"]
-    own = {"hookmq.sink_drivers", "hookmq.sink_sources"} if member.name == "hookmq-sinks" else set()
+    own = {"hookmq.cluster_commands"}
+    if member.name == "hookmq-sinks":
+        own = {"hookmq.sink_drivers", "hookmq.sink_sources"}
     assert offered.keys() - own in ({"hookmq.plugins"}, {"hookmq.commands"}, GROUPS)
     for group, points in offered.items():
         assert points

@@ -180,9 +180,12 @@ class SimulatedLog:
         return answer
 
     def trim(self, subject: str, before: int) -> None:
-        """Delete all messages of `subject` with sequences below `before`, now."""
+        """Delete all messages of `subject`, which may have wildcards, with sequences below `before`, now."""
         self._expire()
-        self._delete(subject, before, self._change())
+        change = self._change()
+        for one in [subject] if "*" not in subject else list(self._of_subject):
+            if matches(subject, one):
+                self._delete(one, before, change)
 
     def messages(self, filters: Sequence[str], after: int = 0) -> list[Stored]:
         """Return all messages of `filters` that are there now."""

@@ -1,4 +1,4 @@
-"""``hookmq cluster``: see the cluster of a running broker, move its lanes and drain it, from a terminal."""
+"""``hookmq cluster status|move|drain|undrain``: see and change the cluster of a running broker, from a terminal."""
 
 import argparse
 import json
@@ -37,17 +37,14 @@ PATIENCE: Final = 60.0
 LANES: Final = ("lane", "owner", "live", "sessions", "bytes")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
-    parser.description = "See the cluster of a running broker, move lanes and drain nodes. A lane has a node's sessions."
-    parser.epilog = EXAMPLES
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+def add_commands(commands: Any) -> None:
+    """Add the subcommands for a running broker to `hookmq cluster`."""
 
     def command(
         name: str, help: str, run: Callable[[ApiClient, argparse.Namespace], Any]
     ) -> argparse.ArgumentParser:
         found: argparse.ArgumentParser = commands.add_parser(
-            name, help=help, description=f"{help}."
+            name, help=help, description=f"{help}.", epilog=EXAMPLES
         )
         add_options(found)
         found.set_defaults(run=lambda arguments: run_command(run, arguments))

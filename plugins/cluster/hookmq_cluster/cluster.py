@@ -29,6 +29,7 @@ from hookmq.storage_api import CommitId, StoreFailed
 from hookmq_cluster.claims import Claims
 from hookmq_cluster.draining import NodeDrain
 from hookmq_cluster.engine import Engine, Unavailable
+from hookmq_cluster.filling import refuse_unfinished
 from hookmq_cluster.forwarding import Forwarding
 from hookmq_cluster.frames import VERSION
 from hookmq_cluster.inbox import Inbox
@@ -41,7 +42,7 @@ from hookmq_cluster.names import Names
 from hookmq_cluster.retained import Retained
 from hookmq_cluster.shared_secret import shared_secret
 from hookmq_cluster.store import ClusterStore
-from hookmq_cluster.waiting import answer, pause
+from hookmq_cluster.waiting import answer, ended, pause
 from hookmq_cluster.wire_messages import (
     Ack,
     HandOver,
@@ -234,7 +235,8 @@ class JoinedCluster:
     async def join(self, address: str) -> None:
         """Join the cluster. `address` is that of this node's relay listener. Return once clients may connect.
 
-        Raises StoreError if another process has this node's name, or if the home lane is damaged.
+        Raises StoreError if another process has this node's name, if the home lane is damaged, or if a tool has not
+        finished filling the cluster.
         """
         runtime = self._runtime
         self.me = self.membership.me = self.me._replace(address=address)
@@ -242,11 +244,14 @@ class JoinedCluster:
             self._ends.append(self._engine.listen(subject, self._receive))
         self._engine.on_connection(self._connection_changed)
         await self._refuse_namesake()
+        await refuse_unfinished(self._engine, runtime, self._names)
         self.lanes.watch()
         while isinstance(await answer(runtime, self.membership.watch), Unavailable):
             runtime.log("warning", "cluster.engine_silent")
             await pause(runtime, 1.0)
         await self.keeper.open_home()
+        # Again: a tool that looked for live nodes before may not have seen this one.
+        await refuse_unfinished(self._engine, runtime, self._names)
         await self._read_retained()
         self._send_all(Hello(address, True))
         await self._know_subscriptions()
@@ -310,9 +315,7 @@ class JoinedCluster:
             self.inbox.close_lane(lane)
         self.retained.close()
         self.store.come_home()
-        stopped = self._runtime.promise()
-        self.membership.stop(partial(stopped.set_result, None))
-        await stopped
+        await ended(self._runtime, self.membership.stop)
 
     async def _give_away(self, lane: str) -> None:
         reason = await self.give_lane(lane, self._next_owner())

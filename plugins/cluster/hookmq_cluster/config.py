@@ -18,6 +18,14 @@ def default_node() -> str:
     return _UNFIT.sub("-", socket.gethostname())[:63] or "node"
 
 
+def check_name(what: str, name: str) -> None:
+    """Raise ConfigError, which names the setting `what`, for a name that no node or cluster can have."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{what}: {name!r} must have 1 to 63 letters, digits, hyphens or underscores"
+        )
+
+
 @dataclass(frozen=True)
 class ClusterConfig:
     """The servers that store the cluster's state, and this node's place in the cluster."""
@@ -90,10 +98,8 @@ class ClusterConfig:
         if self.folder is not None and not self.workers:
             raise ConfigError("folder: only used with workers")
         for what, name in (("node", self.node), ("name", self.name)):
-            if name and not _NAME.fullmatch(name):
-                raise ConfigError(
-                    f"{what}: {name!r} must have 1 to 63 letters, digits, hyphens or underscores"
-                )
+            if name:
+                check_name(what, name)
         if not self.name:
             raise ConfigError("name: a cluster needs a name")
         if self.replicas == 1 and not self.allow_single_replica:

@@ -98,7 +98,7 @@ class Engine(Protocol):
         """
 
     def trim(self, subject: str, before: int, done: Callable[[Unavailable | None], None]) -> None:
-        """Delete all messages of one subject with sequences below `before`."""
+        """Delete all messages of `subject`, which may have wildcards, with sequences below `before`."""
 
     def send(self, subject: str, data: bytes) -> None:
         """Send a message to all listeners of the subject. It is not stored, and may be lost. Messages of one sender on

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from hookmq.plugin import Message
 from hookmq.storage_api import Record
-from msgpack import Packer, unpackb  # type: ignore[import-untyped]
+from msgpack import Packer, Unpacker, unpackb  # type: ignore[import-untyped]
 
 from hookmq_cluster.record_codec import (
     FrameError,
@@ -43,6 +43,7 @@ __all__ = [
     "encode_owner",
     "encode_peer",
     "encode_value",
+    "is_incomplete",
     "is_owner_frame",
     "make_item",
 ]
@@ -76,6 +77,20 @@ def is_owner_frame(data: bytes) -> bool:
     """Return whether `data` is a part of an `OwnerFrame`, without decoding it. All else on the subject of a lane comes
     from other nodes."""
     return data[2:3] == b"\x01" and data[:1] == b"\x98"
+
+
+def is_incomplete(data: bytes) -> bool:
+    """Return whether `data` is a part of a frame that more parts must follow. Its body is not decoded."""
+    unpacker = Unpacker(max_buffer_size=0)
+    unpacker.feed(data)
+    try:
+        unpacker.read_array_header()
+        for _ in range(5):
+            unpacker.skip()
+        part, parts = unpacker.unpack(), unpacker.unpack()
+    except Exception as error:  # msgpack raises many types
+        raise FrameError(f"invalid msgpack: {error or type(error).__name__}") from error
+    return bool(part < parts - 1)
 
 
 class Origin(NamedTuple):

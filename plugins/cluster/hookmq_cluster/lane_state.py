@@ -201,6 +201,13 @@ class LaneState:
                     size += entry.size
             yield QueueSummary(owner, waiting, size, next(reversed(queue.entries)))
 
+    def queue(self, owner: str) -> list[Queued]:
+        """Return a whole queue."""
+        queue = self._queues[owner].in_order().values()
+        return [
+            (one.record, self._messages[one.record.message_ref].record.message) for one in queue
+        ]
+
     def read(self, owner: str, after: int, max_count: int, max_size: int) -> list[Queued]:
         """Return a page of a queue. See `hookmq.storage_api.Store.read`."""
         page: list[Queued] = []

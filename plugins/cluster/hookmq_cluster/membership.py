@@ -52,7 +52,11 @@ def decode_member(data: bytes) -> Member | None:
         return None
     member = Member(node, boot, address, *more[:2])
     texts = (node, boot, address, member.clients)
-    if version != _VERSION or type(member.frames) is not int or not all(type(one) is str for one in texts):
+    if (
+        version != _VERSION
+        or type(member.frames) is not int
+        or not all(type(one) is str for one in texts)
+    ):
         return None
     return member
 

@@ -27,12 +27,28 @@ class Names:
         """The owners of all lanes."""
         self.retained_messages = self._stored + "ret.*"
         """All retained messages."""
+        self.lanes = self._stored + "lane.*"
+        """The frames of all lanes."""
+        self.sessions = self._stored + "sess.*"
+        """The lanes of all durable sessions."""
+        self.filling = self._stored + "filling"
+        """The mark that a tool fills the cluster, or began to; see `hookmq_cluster.log_writer`."""
+        self.facts = self._stored + "fact.*"
+        """What plugins share; see `hookmq_cluster.facts`."""
         self.leases = self._stored + "lease.*"
         """The leases of all nodes."""
         self.secret = self._stored + "secret"
         """The secret by which nodes recognize each other when they relay connections."""
         self.everyone = self._sent + "all"
         """Messages for every node."""
+
+    def relative(self, subject: str) -> str:
+        """Return a subject of the stream without the name of the cluster."""
+        return subject.removeprefix(self._stored)
+
+    def absolute(self, relative: str) -> str:
+        """Return the subject of the stream that `relative` names in this cluster."""
+        return self._stored + relative
 
     def own(self, lane: str) -> str:
         """The subject with the owner of `lane`. The sequence of its last message is the lane's fence."""

@@ -85,6 +85,16 @@ def decode_retained(data: bytes) -> RetainedEntry:
     )
 
 
+def log_entry(names: Names, now: float, entry: RetainedEntry) -> Entry:
+    """Return what the log gets for `entry`. The log deletes it once the message has expired, or some time after a topic
+    was cleared. `now` is in epoch seconds."""
+    message = entry.message
+    ttl = TOMBSTONE if message is None else 0
+    if message is not None and message.expires_at is not None:
+        ttl = max(1, ceil(message.expires_at - now))
+    return Entry(names.retained(entry.topic), encode_retained(entry), replace=True, ttl=ttl)
+
+
 class Retained:
     """Keeps the retained messages of this node and of the log the same.
 
@@ -164,14 +174,11 @@ class Retained:
             if self._expiring.pop(record.topic, inf) <= self._runtime.time() + _EARLY:
                 return []  # The message has expired, on all nodes. A newer one must not be cleared.
             entry = RetainedEntry(*self._me, record.topic, None, None)
-            return [self._change(entry, TOMBSTONE)]
+            return [self._change(entry)]
         message = record.message
         publisher = self._publisher(record)
-        ttl = 0
-        if message.expires_at is not None:
-            ttl = max(1, ceil(message.expires_at - self._runtime.time()))
         self._note_expiry(message)
-        return [self._change(RetainedEntry(*self._me, message.topic, message, publisher), ttl)]
+        return [self._change(RetainedEntry(*self._me, message.topic, message, publisher))]
 
     def _publisher(self, record: PutRetained) -> ClientRecord | None:
         if not record.publisher:
@@ -194,12 +201,10 @@ class Retained:
         else:
             self._expiring.pop(message.topic, None)
 
-    def _change(self, entry: RetainedEntry, ttl: int) -> Entry:
+    def _change(self, entry: RetainedEntry) -> Entry:
         self._own[entry.topic] = entry
         self._verifying.pop(entry.topic, None)
-        return Entry(
-            self._names.retained(entry.topic), encode_retained(entry), replace=True, ttl=ttl
-        )
+        return log_entry(self._names, self._runtime.time(), entry)
 
     def committed(self, commit: CommitId, last: int) -> None:
         """Note that the own changes since the last call are committed. `last` is the sequence of the commit's last

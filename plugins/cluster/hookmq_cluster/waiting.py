@@ -26,3 +26,10 @@ def pause(runtime: Runtime, seconds: float) -> Awaitable[None]:
     promise = runtime.promise()
     runtime.call_later(seconds, partial(promise.set_result, None))
     return promise
+
+
+def ended(runtime: Runtime, call: Callable[[Callable[[], None]], object]) -> Awaitable[None]:
+    """Await that `call` calls its callback, which has no arguments."""
+    promise = runtime.promise()
+    call(partial(promise.set_result, None))
+    return promise

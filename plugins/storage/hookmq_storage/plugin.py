@@ -11,13 +11,14 @@ from hookmq.plugin import (
     Context,
     MetricRegistry,
     Plugin,
+    Runtime,
     Size,
     Store,
     hookimpl,
     setting,
 )
 from hookmq.storage_api import MemoryStore
-from hookmq_toolkit.backups import SERVICE
+from hookmq_toolkit import backups, stores
 from hookmq_toolkit.state_folder import default_folder
 
 from hookmq_storage.backup import BackupJob
@@ -54,6 +55,30 @@ class StorageConfig:
             raise ConfigError(f"durability: {self.durability!r} is not one of memory, os, group")
 
 
+def open_store(config: StorageConfig, runtime: Runtime) -> SQLiteStore:
+    """Open the store in the configured folder. Raises StoreError."""
+    limits = Limits(config.page_cache, config.wal_size, config.max_size)
+    return SQLiteStore(config.path, runtime, config.durability, limits, config.verify)
+
+
+class FolderOpener:
+    """Implements `hookmq_toolkit.stores.StoreOpener`."""
+
+    def __init__(self, config: StorageConfig) -> None:
+        self._config = config
+
+    @property
+    def place(self) -> str:
+        return f"the folder {self._config.path}"
+
+    @property
+    def exists(self) -> bool:
+        return (self._config.path / DATABASE).exists()
+
+    def open_store(self, runtime: Runtime) -> Store:
+        return open_store(self._config, runtime)
+
+
 class StoragePlugin(Plugin):
     """A plugin that stores sessions, queues and retained messages in SQLite."""
 
@@ -66,7 +91,10 @@ class StoragePlugin(Plugin):
         super().__init__(config, context)
         self._backups = BackupJob(config.path, self.log)
         if config.durability != "memory":
-            self.offered_services = {SERVICE: self._backups}
+            self.offered_services = {
+                backups.SERVICE: self._backups,
+                stores.SERVICE: FolderOpener(config),
+            }
 
     @property
     def durability(self) -> Durability:
@@ -86,10 +114,7 @@ class StoragePlugin(Plugin):
             if (config.path / DATABASE).exists():
                 broker.log("warning", "storage.ignored", folder=str(config.path))
             return MemoryStore(broker.runtime.token(16))
-        limits = Limits(config.page_cache, config.wal_size, config.max_size)
-        self._store = SQLiteStore(
-            config.path, broker.runtime, config.durability, limits, config.verify
-        )
+        self._store = open_store(config, broker.runtime)
         self._backups.open(broker.runtime)
         return self._store
 
