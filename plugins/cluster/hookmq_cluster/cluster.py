@@ -206,8 +206,9 @@ class JoinedCluster:
 
     def online(self, owner: str, members: int) -> None:
         self.interest.online(owner, members)
-        if not members and owner not in self.interest.local.groups:
-            self._node.hand_on(owner)  # the last member here has left
+        if not members and owner not in self.interest.local.groups and not self.keeper.leaving:
+            # The last member has left, and not with its lane.
+            self._node.hand_on(owner)
 
     def elsewhere(self, owner: str) -> bool:
         return self.interest.elsewhere(owner)

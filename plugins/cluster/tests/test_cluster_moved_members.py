@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 from cluster_routing import RoutingWorld
 from cluster_world import ClusterWorld
-from hookmq.model.client import Peer, Scope
-from hookmq.plugin import ClientInfo
+from hookmq.plugin import ClientInfo, Peer, Scope
 from hookmq_testing import MemoryClient, will
 from simulated_engine import QUIET
 
