@@ -113,3 +113,32 @@ def test_names_of_nodes_are_checked(tmp_path: Path, capsys: pytest.CaptureFixtur
     command = ["cluster", "import", "-c", str(config), "--from", str(tmp_path / "old")]
     assert main([*command, "--nodes", "a,b c"]) == 2
     assert "--nodes: 'b c' must have 1 to 63 letters" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_backup_fills_another_cluster(
+    server: NatsServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, old, new = config_of(server, tmp_path), tmp_path / "old", tmp_path / "new"
+    file = str(tmp_path / "cluster.backup")
+    fill(old)
+    assert main(["cluster", "import", "-c", config, "--from", str(old), "--nodes", "a,b"]) == 0
+    capsys.readouterr()
+    assert main(["cluster", "backup", "-c", config, file, "--json"]) == 0
+    counts = printed(capsys)
+    assert (counts["lanes"], counts["sessions"], counts["retained"]) == (2, 20, 5)
+    assert Path(file).stat().st_mode & 0o777 == 0o600
+    assert main(["cluster", "backup", "-c", config, file]) == 1
+    assert "exists already" in capsys.readouterr().err
+    other = ["-o", "plugins.0.config.name=other"]
+    assert main(["cluster", "restore", "-c", config, *other, file, "--dry-run"]) == 0
+    assert "dry run: nothing was changed" in capsys.readouterr().out
+    assert main(["cluster", "restore", "-c", config, *other, file]) == 0
+    assert main(["cluster", "export", "-c", config, *other, "--to", str(new)]) == 0
+    assert lines_of(new, capsys) == lines_of(old, capsys)
+    assert main(["cluster", "restore", "-c", config, *other, file]) == 1
+    assert "already has 20 sessions" in capsys.readouterr().err
+    content = Path(file).read_bytes()
+    Path(file).write_bytes(content[:1000] + bytes([content[1000] ^ 1]) + content[1001:])
+    assert main(["cluster", "restore", "-c", config, *other, file, "--replace"]) == 1
+    assert "is damaged or cut off" in capsys.readouterr().err

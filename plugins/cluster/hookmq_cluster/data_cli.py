@@ -1,31 +1,33 @@
 """``hookmq cluster import|export``: commands that move everything from a store to a cluster, and back."""
 
 import argparse
-import asyncio
-import json
 import shutil
-import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from hookmq.cli_api import add_source, chosen
+from hookmq.cli_api import chosen
 from hookmq.plugin import ConfigError, Plugin, Runtime, Store, StoreError
 from hookmq_toolkit import stores
+
+from hookmq_cluster.command_parts import (
+    STOP,
+    ProgressLine,
+    add_command,
+    add_replace,
+    print_counts,
+)
 
 if TYPE_CHECKING:
     from hookmq_toolkit.stores import StoreOpener
 
-_STOP: Final = "Stop all nodes of the cluster first."
-Work = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
-
 
 def add_commands(commands: Any) -> None:
     """Add the subcommands for the cluster's log to `hookmq cluster`."""
-    one = _add(
+    one = add_command(
         commands, "import", import_, "Fill a cluster with the contents of a store",
-        f"{_STOP} If the command was interrupted, repeat it.",
+        f"{STOP} If the command was interrupted, repeat it.",
     )  # fmt: skip
     one.add_argument(
         "--from", dest="source", required=True, metavar="PATH",
@@ -35,10 +37,11 @@ def add_commands(commands: Any) -> None:
         "--nodes", metavar="A,B,C",
         help="nodes over which to spread the sessions (default: those of the configuration)",
     )  # fmt: skip
-    _add_replace(one)
-    one = _add(
+    add_replace(one)
+    _add_dry_run(one)
+    one = add_command(
         commands, "export", export, "Write the contents of a cluster into a new store",
-        f"{_STOP} If the folder exists, it is complete.",
+        f"{STOP} If the folder exists, it is complete.",
     )  # fmt: skip
     one.add_argument(
         "--to", dest="target", type=Path, required=True, metavar="FOLDER",
@@ -48,55 +51,13 @@ def add_commands(commands: Any) -> None:
         "--state-lane", default="", metavar="LANE",
         help="take the state of plugins from this lane only",
     )  # fmt: skip
+    _add_dry_run(one)
 
 
-def _add(commands: Any, name: str, work: Work, help: str, more: str) -> argparse.ArgumentParser:
-    found: argparse.ArgumentParser = commands.add_parser(
-        name, help=help, description=f"{help}. {more}"
-    )
-    found.set_defaults(run=lambda arguments: asyncio.run(work(arguments)))
-    add_source(found)
-    # fmt: off
-    found.add_argument("--plugin", metavar="ID", help="id of the plugin cluster, if several are configured")
-    found.add_argument("--dry-run", action="store_true", help="read everything, but change nothing")
-    found.add_argument("--json", action="store_true", help="print the counts as a JSON object")
-    # fmt: on
-    return found
-
-
-def _add_replace(parser: argparse.ArgumentParser) -> None:
+def _add_dry_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--replace", action="store_true", help="delete the contents of the cluster first"
+        "--dry-run", action="store_true", help="read everything, but change nothing"
     )
-
-
-class ProgressLine:
-    """Shows a number of items on a terminal."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._drawn = False
-
-    def __call__(self, count: int) -> None:
-        """Show the number."""
-        if sys.stderr.isatty():
-            self._drawn = True
-            print(f"\r{self._what} {count:,}", end="\x1b[K", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """Erase the line."""
-        if self._drawn:
-            print("\r", end="\x1b[K", file=sys.stderr, flush=True)
-
-
-def print_counts(arguments: argparse.Namespace, done: str, counts: Mapping[str, int]) -> None:
-    """Print what a command has done, and how much."""
-    if arguments.json:
-        print(json.dumps({"dry_run": arguments.dry_run, **counts}))
-        return
-    print(f"dry run: nothing was changed; {done}:" if arguments.dry_run else f"{done}:")
-    for name, count in counts.items():
-        print(f"  {name.replace('_', ' '):<15} {count:,}")
 
 
 def opener_of(source: Path) -> "StoreOpener":

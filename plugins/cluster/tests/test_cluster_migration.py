@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 from cluster_world import ClusterWorld
-from filled_clusters import NAMES, Filled, run
-from hookmq.mqtt_api import Pubrec, Pubrel
+from filled_clusters import EXPIRY, NAMES, Filled, run, stored
+from hookmq.mqtt_api import Pubrec
 from hookmq.plugin import HookMQError, StoreError
 from hookmq.storage_api import PutState, group_owner, state_space
 from hookmq_cluster import log_writer
 from hookmq_cluster.engine import Entry
 from hookmq_cluster.frames import MessageItem, Origin, PeerFrame, encode_peer
-from hookmq_testing import DurableStore, Harness, will
+from hookmq_testing import DurableStore
 from hookmq_testing.runtime import VirtualRuntime
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,35 +19,6 @@ from lane_records import BATCHES, Ids, contents, message
 from simulated_engine import Faults
 
 FAULTS = Faults(lost_request=0.1, lost_answer=0.1, page=3)
-EXPIRY = 3600
-
-
-def stored(clock: Any = None) -> DurableStore:
-    """Return the store of a broker that has died, with sessions, queues and retained messages of every kind."""
-    store = DurableStore()
-    broker = Harness(store=store, clock=clock)
-    flying = broker.connect("flying", session_expiry_interval=EXPIRY, auto_ack=False)
-    flying.subscribe("t/#", 2)
-    for number in range(3):
-        offline = broker.connect(f"offline{number}", session_expiry_interval=EXPIRY)
-        offline.subscribe([("t/#", 2), ("$share/g/work", 1)], 1)
-        offline.disconnect()
-    broker.connect(
-        "dead", session_expiry_interval=EXPIRY, will=will("t/will", b"gone", 1, delay=100)
-    ).drop()
-    publisher = broker.connect("publisher", session_expiry_interval=EXPIRY)
-    publisher.publish("kept/1", b"one", 1, retain=True)
-    for number in range(20):
-        publisher.publish(f"t/{number % 2}", b"%d" % number, 1 + number % 2)
-    for number in range(5):
-        publisher.publish("work", b"w%d" % number, 1)
-    publisher.auto_ack = False
-    publisher.publish("t/9", b"half", 2, packet_id=77)
-    publisher.expect(Pubrec)
-    flying.ack(flying.expect_message("t/0", b"0", 1))
-    flying.ack(flying.expect_message("t/1", b"1", 2))  # PUBREC, so that PUBREL is on its way
-    flying.expect(Pubrel)
-    return store
 
 
 def shown(store: DurableStore) -> list[Any]:
