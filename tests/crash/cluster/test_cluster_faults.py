@@ -1,8 +1,12 @@
-"""Test the plans of faults."""
+"""Test the plans of faults, and one run of real processes."""
 
 from itertools import pairwise
+from pathlib import Path
 
+import pytest
 from clusterkill.faults import ALONE, ALWAYS, CATCH_UP, WITH_DISKS, Fault, plan
+from clusterkill.report import recoveries
+from clusterkill.rounds import break_cluster
 
 
 def test_a_seed_determines_the_faults() -> None:
@@ -46,3 +50,13 @@ def test_a_seed_is_short() -> None:
 def test_a_fault_has_a_description() -> None:
     assert str(Fault("kill broker", 1.0, 2.0, 1)) == "1.0-3.0 s kill broker 1"
     assert str(Fault("cut relay", 1.0, 2.0, 1, "back")) == "1.0-3.0 s cut relay 1, back"
+
+
+@pytest.mark.slow
+def test_a_killed_machine_loses_nothing(tmp_path: Path) -> None:
+    outcome = break_cluster(tmp_path, 1, [Fault("kill machine", 0.5, 1.0, 0)])
+    assert outcome.verdict.ok, outcome.verdict.lines()
+    assert outcome.verdict.counts["acknowledged"] > 20
+    assert outcome.verdict.counts["due"] > 20
+    assert outcome.verdict.counts["retained read"] == 24
+    assert len(recoveries([outcome])["kill machine"]) > 4

@@ -172,9 +172,9 @@ class _Side(asyncio.Protocol):
                 self._timer = loop.call_at(due, self._pass_on)
                 return
             self._waiting.popleft()
-            if data:
+            if data and not self.peer.transport.is_closing():
                 self.peer.transport.write(data)
-            else:
+            elif not data:
                 self.peer.transport.close()
 
 
