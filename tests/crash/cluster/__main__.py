@@ -10,6 +10,7 @@ all logs. The program exits with code 1 if a seed has findings. `make chaos-clus
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -28,6 +29,7 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=1, help="runs of each seed")
     parser.add_argument("--results", type=Path, default=None, help="write the results as JSON")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # unmount the disks
     first = options.seed if options.seed is not None else random.randrange(1_000_000)
     folder = Path(tempfile.mkdtemp(prefix="hookmq-chaos-"))
     outcomes: list[Outcome] = []
