@@ -185,19 +185,38 @@ def test_a_message_without_an_outcome_is_stuck() -> None:
     assert findings("p invoke publish d/1 1 1") == {"stuck": 1}
 
 
-def test_recovery_is_the_time_to_the_first_acknowledgement_of_a_later_message() -> None:
+def faulty(*others: Event) -> list[Event]:
+    """Return a history with a killed broker, and `others` in it."""
     lines = [
         Event(0.0, "p", "invoke", "publish", "d/1", 1, 1),
-        Event(1.0, FAULTS, "invoke", "kill", detail="kill broker"),
+        Event(1.0, FAULTS, "invoke", "fault", "1", detail="kill broker"),
         Event(1.1, "p", "ok", "publish", "d/1", 1, 1),
         Event(1.2, "p", "invoke", "publish", "d/1", 2, 1),
         Event(1.3, "q", "invoke", "publish", "d/2", 1, 0),
-        Event(2.0, FAULTS, "ok", "kill", detail="kill broker"),
+        Event(2.0, FAULTS, "ok", "fault", "1", detail="kill broker"),
         Event(4.0, "p", "ok", "publish", "d/1", 2, 1),
         Event(4.1, "p", "invoke", "publish", "d/1", 3, 1),
         Event(9.0, "p", "ok", "publish", "d/1", 3, 1),
+        *others,
     ]
-    assert recovery_times(lines) == {"kill broker": [3.0]}
+    return sorted(lines, key=lambda event: event.at)
+
+
+def test_recovery_is_the_time_to_the_first_acknowledgement_of_a_later_message() -> None:
+    assert recovery_times(faulty()) == {"kill broker": [3.0]}
+
+
+@pytest.mark.parametrize(("start", "end", "counts"), [
+    (0.5, 0.9, True), (0.5, 1.05, False), (3.0, 3.5, False), (3.0, 9.5, False), (5.0, 6.0, True),
+])  # fmt: skip
+def test_recovery_is_not_measured_with_another_fault_in_between(
+    start: float, end: float, counts: bool
+) -> None:
+    history = faulty(
+        Event(start, FAULTS, "invoke", "fault", "2", detail="other"),
+        Event(end, FAULTS, "ok", "fault", "2", detail="other"),
+    )
+    assert recovery_times(history)["kill broker"] == ([3.0] if counts else [])
 
 
 def test_percentiles() -> None:

@@ -12,7 +12,7 @@ running at the end has no outcome. `checker` judges a history.
 | receive | a message arrived | topic | of the message; 0 if nobody can have sent it | |
 | will | CONNECT with a will was accepted; it is now due (`ok`), or must not be published (`fail`) | topic | | |
 | read | a retained message, from the node in `detail` | topic | of the message; 0 if absent | node |
-| any other | a fault and its end, by the client `FAULTS` | | | its kind |
+| fault | a fault and its end, by the client `FAULTS` | its name | | its kind |
 
 `part` distinguishes the connections of a publisher without a session. Order is promised within one part only.
 """

@@ -1,7 +1,7 @@
 """Break a new cluster under a load that uses all of its state, and judge the history of its clients.
 
 Publishers use QoS 0, 1 and 2, with and without a session, in MQTT 3.1.1 and 5.0. Two publish retained messages and clear
-some of them. Subscribers with a session stay, come and go, or are mostly offline. One has no session. A group shares a
+some of them. Subscribers with a session stay, come and go, or are mostly offline. Three have no session. A group shares a
 subscription. Clients with wills lose their connections. All of them connect to random brokers.
 
 Each seed has its own faults. At the end, everything is healed. Each acknowledged message must then have arrived.
@@ -36,6 +36,8 @@ SETTLE: Final = 45.0
 """Seconds after which everything must have arrived once the cluster is healed."""
 AFTERWARDS: Final = 1.0
 """Seconds between the end of the last fault and the end of the load."""
+CLOSING: Final = 0.05
+"""Seconds for connections to end."""
 POLL: Final = 0.3
 READING: Final = 20.0
 """Seconds after which the retained messages must be the same everywhere."""
@@ -95,8 +97,10 @@ class Run:
             Subscriber(self.world, "online", mains),
             Subscriber(self.world, "coming", mains, 5, True, _visit, _absence),
             Subscriber(self.world, "offline", mains, 4, True, lambda rng: 0.0, lambda rng: 3600.0),
-            Subscriber(self.world, "volatile", ("d/#",), 5, durable=False),
         ]
+        for number in range(3):
+            name = f"volatile-{number}"
+            self.subscribers.append(Subscriber(self.world, name, ("d/#",), 5, durable=False))
         for member in range(3):
             visit = _visit if member == 2 else _always
             self.subscribers.append(
@@ -149,11 +153,12 @@ class Run:
             for kind, delay, returns in WILLS
         ]
         await asyncio.sleep(0.2)
-        self.history.add(FAULTS, "invoke", "fault", detail=fault.kind)
+        name = f"{fault.machine} {fault.at:.3f}"
+        self.history.add(FAULTS, "invoke", "fault", name, detail=fault.kind)
         undo = await Faults(self.cluster).cause(fault)
         await asyncio.sleep(fault.seconds)
         await undo()
-        self.history.add(FAULTS, "ok", "fault", detail=fault.kind)
+        self.history.add(FAULTS, "ok", "fault", name, detail=fault.kind)
         await asyncio.gather(*wills)
 
     async def _reach(self, done: Callable[[], bool], seconds: float) -> bool:
@@ -211,7 +216,7 @@ class Run:
         for client in everyone:
             await client.mqtt.until(lambda client=client: client.mqtt.closed)  # type: ignore[misc]
         self.cluster.network.close()
-        await asyncio.sleep(0)
+        await asyncio.sleep(CLOSING)
 
 
 def _visit(rng: Random) -> float:
