@@ -30,6 +30,7 @@ class Link:
         self.port: int = self._socket.getsockname()[1]
         self._server: asyncio.Server | None = None
         self._sides: set[_Side] = set()
+        self.closed = False
 
     async def open(self) -> None:
         """Accept connections."""
@@ -52,6 +53,7 @@ class Link:
 
     def close(self) -> None:
         """Stop listening and abort all connections. Calling this again is harmless."""
+        self.closed = True
         if self._server is not None:
             self._server.close()
         self._socket.close()
@@ -81,10 +83,10 @@ class _Side(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self.link._sides.add(self)
-        if self.link.cut == "refuse":
+        if self.link.closed or self.link.cut == "refuse":
             self.reset()
             return
+        self.link._sides.add(self)
         self.changed()
 
     def changed(self) -> None:
@@ -106,6 +108,10 @@ class _Side(asyncio.Protocol):
             return
         peer.peer = self
         self.peer = peer
+        assert peer.transport is not None
+        if peer.transport.is_closing():  # the link refuses connections now
+            self.abort()
+            return
         self.changed()
         peer.changed()
 
