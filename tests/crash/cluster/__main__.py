@@ -26,6 +26,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests/crash/cluster", description=__doc__)
     parser.add_argument("--seeds", type=int, default=15, help="number of seeds")
     parser.add_argument("--seed", type=int, default=None, help="first seed; random by default")
+    parser.add_argument("--faults", type=int, default=3, help="faults of each seed")
+    parser.add_argument("--kind", default="", help="the kind of all faults, such as 'kill broker'")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each seed")
     parser.add_argument("--results", type=Path, default=None, help="write the results as JSON")
     options = parser.parse_args()
@@ -39,7 +41,7 @@ def main() -> int:
         place = folder / f"{seed}-{number % options.repeat}"
         place.mkdir()
         try:
-            outcome = break_cluster(place, seed)
+            outcome = break_cluster(place, seed, options.faults, options.kind)
         except (Broken, AssertionError) as error:
             print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
             failed += 1

@@ -24,6 +24,10 @@ def test_without_disks_no_fault_needs_one() -> None:
     assert kinds == set(ALWAYS)
 
 
+def test_all_faults_can_be_of_one_kind() -> None:
+    assert {fault.kind for fault in plan(5, True, kind="kill server")} == {"kill server"}
+
+
 def test_a_machine_has_one_fault_at_a_time() -> None:
     for seed in range(300):
         faults = plan(seed, True)
@@ -54,9 +58,9 @@ def test_a_fault_has_a_description() -> None:
 
 @pytest.mark.slow
 def test_a_killed_machine_loses_nothing(tmp_path: Path) -> None:
-    outcome = break_cluster(tmp_path, 1, [Fault("kill machine", 0.5, 1.0, 0)])
+    outcome = break_cluster(tmp_path, 1, 1, "kill machine")
     assert outcome.verdict.ok, outcome.verdict.lines()
     assert outcome.verdict.counts["acknowledged"] > 20
     assert outcome.verdict.counts["due"] > 20
     assert outcome.verdict.counts["retained read"] == 24
-    assert len(recoveries([outcome])["kill machine"]) > 4
+    assert recoveries([outcome])["kill machine"]

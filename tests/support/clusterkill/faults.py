@@ -63,9 +63,10 @@ class Fault:
         return f"{self.at:.1f}-{self.at + self.seconds:.1f} s {self.kind} {self.machine}{more}"
 
 
-def plan(seed: int, disks: bool, size: int = 3, count: int = 3) -> list[Fault]:
-    """Return the faults of a seed. The first kind depends on the seed alone, so that consecutive seeds have all kinds."""
-    kinds = ALWAYS + WITH_DISKS if disks else ALWAYS
+def plan(seed: int, disks: bool, size: int = 3, count: int = 3, kind: str = "") -> list[Fault]:
+    """Return the faults of a seed, all of them of one kind if `kind` is given. Otherwise, the first kind depends on the
+    seed alone, so that consecutive seeds have all kinds."""
+    kinds = (kind,) if kind else ALWAYS + WITH_DISKS if disks else ALWAYS
     rng = Random(f"faults {seed}")
     faults: list[Fault] = []
     at = QUIET

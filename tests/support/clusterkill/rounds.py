@@ -27,7 +27,7 @@ from clusterkill.clients import (
     read_retained,
 )
 from clusterkill.cluster import Cluster
-from clusterkill.faults import Fault, Faults, plan
+from clusterkill.faults import WITH_DISKS, Fault, Faults, plan
 from clusterkill.history import FAULTS, Event, History
 from clusterkill.stream import copy_stream
 
@@ -231,19 +231,21 @@ def _always(rng: Random) -> float:
     return 3600.0
 
 
-def break_cluster(folder: Path, seed: int, faults: list[Fault] | None = None) -> Outcome:
-    """Run a seed in a new cluster whose files are in `folder`, with its own faults or with others."""
+def break_cluster(folder: Path, seed: int, count: int = 3, kind: str = "") -> Outcome:
+    """Run a seed in a new cluster whose files are in `folder`, with `count` faults, which may all be of one kind."""
     start = time.monotonic()
     cluster = Cluster(folder)
     try:
-        if faults is None:
-            faults = plan(seed, bool(cluster.disks))
+        if kind in WITH_DISKS and not cluster.disks:
+            raise Broken(f"{kind} is impossible: {cluster.without}")
+        faults = plan(seed, bool(cluster.disks), count=count, kind=kind)
         run = Run(cluster, folder, seed, faults)
-        settled = asyncio.run(run.run())
-        history = run.history
-        history.write(folder / "history.jsonl")
+        try:
+            settled = asyncio.run(run.run())
+        finally:
+            run.history.write(folder / "history.jsonl")
         return Outcome(
-            seed, faults, history, check(history), run.world.refusals, cluster.restarts, settled,
+            seed, faults, run.history, check(run.history), run.world.refusals, cluster.restarts, settled,
             time.monotonic() - start, cluster.without,
         )  # fmt: skip
     finally:
