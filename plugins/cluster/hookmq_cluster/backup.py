@@ -25,8 +25,8 @@ from hookmq_cluster.log_reader import copy_log
 from hookmq_cluster.log_writer import LogWriter
 from hookmq_cluster.migration import prepare
 from hookmq_cluster.names import Names
+from hookmq_cluster.pending_commit import TOMBSTONE
 from hookmq_cluster.retained import decode_retained, log_entry
-from hookmq_cluster.store import TOMBSTONE
 
 STEP = 1000
 """Entries between two calls of a progress function."""
