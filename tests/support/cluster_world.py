@@ -82,14 +82,18 @@ class ClusterWorld:
         for name in names:
             self.start(name)
 
-    def start(self, name: str, config: Mapping[str, Mapping[str, Any]] | None = None) -> Harness:
-        """Start a node, and wait until it has joined."""
+    def start(
+        self, name: str, config: Mapping[str, Mapping[str, Any]] | None = None, *more: Any
+    ) -> Harness:
+        """Start a node with more plugins, and wait until it has joined."""
         self.engines[name] = SimulatedEngine(self.log, self.clock, self.random)
         address = self.client_addresses.get(name, "")
         settings = ClusterConfig(node=name, name="test", lease=self.lease, client_address=address)
         plugin = self.plugins[name] = SimulatedPlugin(settings, Context("cluster"))
         plugin.world = self
-        node = self.nodes[name] = NodeHarness([plugin], ALLOW, config=config, clock=self.clock)
+        node = self.nodes[name] = NodeHarness(
+            [plugin, *more], ALLOW, config=config, clock=self.clock
+        )
         return node
 
     def kill(self, name: str) -> None:

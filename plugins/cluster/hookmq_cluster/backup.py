@@ -12,6 +12,7 @@ from hookmq.plugin import Runtime, StoreError
 
 from hookmq_cluster.backup_file import BackupHeader, BackupReader, BackupWriter
 from hookmq_cluster.engine import Engine, Entry, Stored
+from hookmq_cluster.facts import decode_fact, fact_entry
 from hookmq_cluster.frames import (
     FrameError,
     Frames,
@@ -198,5 +199,7 @@ def _entry(names: Names, runtime: Runtime, kind: str, stored: Stored) -> Entry:
     """Return an entry of a backup for the log. What ends there after some time does so again."""
     if kind == "ret":
         return log_entry(names, runtime.time(), decode_retained(stored.data))
+    if kind == "fact":
+        return fact_entry(names, runtime.time(), decode_fact(stored.data))
     ttl = TOMBSTONE if kind == "sess" and not stored.data else 0
     return Entry(names.absolute(stored.subject), stored.data, replace=kind != "lane", ttl=ttl)

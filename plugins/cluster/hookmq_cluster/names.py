@@ -70,6 +70,10 @@ class Names:
         """The subject that names the lane of a client's durable session."""
         return f"{self._stored}sess.{_hash(client_id)}"
 
+    def fact(self, space: str, key: str) -> str:
+        """The subject with a fact that a plugin shares."""
+        return f"{self._stored}fact.{_hash(space + chr(0) + key)}"
+
     def lease(self, node: str) -> str:
         """The subject with the lease of `node`."""
         return f"{self._stored}lease.{node}"

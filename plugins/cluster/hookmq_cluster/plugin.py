@@ -17,7 +17,8 @@ from hookmq.plugin import (
     WorkerRegistry,
     hookimpl,
 )
-from hookmq_toolkit.cluster import SERVICE
+from hookmq_toolkit import cluster as cluster_service
+from hookmq_toolkit import shared_facts
 from hookmq_toolkit.state_folder import default_folder
 from hookmq_toolkit.tls_client import check_tls
 
@@ -26,6 +27,7 @@ from hookmq_cluster.config import ClusterConfig, default_node
 from hookmq_cluster.control import ClusterControl
 from hookmq_cluster.engine import Engine
 from hookmq_cluster.engine_errors import EngineError
+from hookmq_cluster.facts import ClusterFacts
 from hookmq_cluster.membership import Member
 from hookmq_cluster.metrics import register
 from hookmq_cluster.names import Names
@@ -54,7 +56,11 @@ class ClusterPlugin(Plugin):
         self.node = config.node or default_node()
         self._options = self._nats_options()
         self.joined: JoinedCluster | None = None
-        self.offered_services = {SERVICE: ClusterControl(lambda: self.joined)}
+        self._facts = ClusterFacts()
+        self.offered_services = {
+            cluster_service.SERVICE: ClusterControl(lambda: self.joined),
+            shared_facts.SERVICE: self._facts,
+        }
         self._engine: Engine | None = None
         self._counters = RelayCounters(self.log)
         self._tls = relay_contexts(config.relay_tls)
@@ -151,6 +157,8 @@ class ClusterPlugin(Plugin):
                 await engine.open()
             except EngineError as error:
                 raise StoreError(str(error)) from None
+        if engine is not None:
+            await self._facts.start(engine, Names(self.config.name), broker.runtime)
         await cluster.join(await self.open_relay(cluster))
 
     @hookimpl
@@ -162,6 +170,7 @@ class ClusterPlugin(Plugin):
     @hookimpl
     async def on_shutdown(self) -> None:
         """Leave the cluster."""
+        self._facts.close()
         self._relays.close()
         if self._listener is not None:
             await self._listener.close()

@@ -14,6 +14,7 @@ from hookmq_cluster import backup_file, compaction
 from hookmq_cluster.backup import Backup, BackupCounts, write_backup
 from hookmq_cluster.backup_file import BackupReader
 from hookmq_cluster.engine import Entry
+from hookmq_cluster.facts import ClusterFacts
 from hookmq_cluster.frames import MessageItem, Origin, PeerFrame, encode_peer
 from hookmq_cluster.log_writer import LogWriter
 from hookmq_testing import MemoryClient
@@ -60,6 +61,27 @@ def test_a_restored_cluster_is_the_same(tmp_path: Path) -> None:
     other.log.append([Entry("hmq.other", b"")] * 1000)  # so that all sequences differ
     assert restore(other, tmp_path / "b") == counts
     assert everything(other) == everything(cluster)
+
+
+def test_what_plugins_share_is_restored_until_it_ends(tmp_path: Path) -> None:
+    cluster = Filled(VirtualRuntime(1))
+    facts = ClusterFacts()
+    run(cluster.runtime, facts.start(cluster.engine, NAMES, cluster.runtime))
+    facts.put("bans", "short", b"1", 10)
+    facts.put("bans", "long", b"2", 600)
+    cluster.runtime.advance(1.0)
+    back_up(cluster, tmp_path / "b")
+    other = Filled(cluster.runtime)
+    cluster.runtime.advance(100.0)
+    restore(other, tmp_path / "b")
+    cluster.runtime.advance(2.0)
+    again = ClusterFacts()
+    run(other.runtime, again.start(other.engine, NAMES, other.runtime))
+    told: list[Any] = []
+    again.follow("bans", lambda *one: told.append(one))
+    [(key, value, seconds)] = told
+    assert (key, value) == ("long", b"2")
+    assert seconds == pytest.approx(500, abs=10)
 
 
 def test_undelivered_messages_are_delivered_after_a_restore(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ Key = tuple[str, str, str]
 client id is banned together with its user, so another user's client with the same id is not banned. If the user name in
 CONNECT is not the identity, the keys are ``("identity", identity, "")`` and ``("identity_client", client id,
 identity)``. A ban that another plugin requests is for a client id of any user: ``("client_id", client id, "")``."""
-_OF_CLIENTS: Final = frozenset({"client", "identity_client", "client_id"})
+OF_CLIENTS: Final = frozenset({"client", "identity_client", "client_id"})
 """The kinds of keys in which the name is a client id."""
 EVERY: Final = 1.0
 """Seconds between two searches of a full table for expired bans."""
@@ -85,10 +85,14 @@ class Bans:
                 return ban if ban.until > now else None
         return None
 
+    def lift_key(self, key: Key) -> None:
+        """Lift the ban of a key, if there is one."""
+        self._by_key.pop(key, None)
+
     def lift_client(self, name: str, now: float) -> list[Banned]:
         """Lift every ban on the client id `name`, whatever the user. Return the lifted bans that had not expired."""
         found = [
-            ban for ban in self._by_key.values() if ban.key[0] in _OF_CLIENTS and ban.key[1] == name
+            ban for ban in self._by_key.values() if ban.key[0] in OF_CLIENTS and ban.key[1] == name
         ]
         for ban in found:
             del self._by_key[ban.key]

@@ -20,7 +20,7 @@ from hookmq.plugin import (
 )
 
 from hookmq_ratelimit.addresses import short
-from hookmq_ratelimit.bans import Banned, Bans, Key
+from hookmq_ratelimit.bans import OF_CLIENTS, Banned, Bans, Key
 from hookmq_ratelimit.buckets import Allowance, Bucket
 from hookmq_ratelimit.client_keys import ClientKeys, user_of
 from hookmq_ratelimit.exemptions import Exemptions
@@ -28,6 +28,7 @@ from hookmq_ratelimit.limit_table import LimitTable
 from hookmq_ratelimit.login_guard import LoginGuard
 from hookmq_ratelimit.requests import BAN, UNBAN, ban_request, unban_request
 from hookmq_ratelimit.settings import Per, RateLimitConfig, What
+from hookmq_ratelimit.shared_bans import SharedBans
 from hookmq_ratelimit.tolls import ByTopic, ClientRateLimiter
 
 _RUNNING: Final[dict[tuple[int, str], "RateLimitPlugin"]] = {}
@@ -60,6 +61,7 @@ class RateLimitPlugin(Plugin):
         """Number of connections refused because of a ban."""
         self.guard = LoginGuard(self.table, self.id, config.max_keys, self._over)
         self._keys = ClientKeys(self.id)
+        self._shared = SharedBans(self.id, self)
         self._exemptions = Exemptions(config.exempt)
         self._broker: BrokerHandle | None = None
         self._before: RateLimitPlugin | None = None
@@ -89,6 +91,12 @@ class RateLimitPlugin(Plugin):
             self._before = running
             self.table.before = running.table
 
+    @hookimpl
+    def on_ready(self, broker: BrokerHandle) -> None:
+        """Apply the bans of the cluster, if the broker is in one."""
+        if self.config.share_bans:
+            self._shared.open(broker)
+
     def _activate(self, broker: BrokerHandle) -> None:
         """Take over from the previous plugin object when the first client hook is called."""
         self._bind(broker)
@@ -106,6 +114,7 @@ class RateLimitPlugin(Plugin):
     @hookimpl
     def on_shutdown(self) -> None:
         """Pass the used buckets on to the plugin object that replaces this one."""
+        self._shared.close()
         if self._after is not None:
             self._after._inherit()
             self._after = None
@@ -294,11 +303,32 @@ class RateLimitPlugin(Plugin):
         if ban is None or broker is None:
             self._log("warning", "ratelimit.bans_full", bans=len(self.bans))
             return
+        self._shared.add(ban, now)
         fields = {"kind": key[0], "name": key[1], "seconds": duration, "why": why}
         self._log("warning", "ratelimit.banned", **fields)
         broker.emit("ratelimit.banned", client, **fields)
         if client is not None:
             self.runtime.call_soon(partial(_disconnect, broker, client))
+
+    def banned_elsewhere(self, key: Key, seconds: float, why: str) -> None:
+        """Apply a ban of another node. A client that it names is disconnected."""
+        now = self.runtime.now()
+        known = self.bans.find(key, now)
+        if self._broker is None or (known is not None and known.until > now + seconds - 1.0):
+            return  # usually a ban of this node
+        if self.bans.add(key, now + seconds, why, now) is None:
+            self._log("warning", "ratelimit.bans_full", bans=len(self.bans))
+            return
+        self._log(
+            "info", "ratelimit.ban_received", kind=key[0], name=key[1], seconds=seconds, why=why
+        )
+        client = self._broker.client(key[1]) if key[0] in OF_CLIENTS else None
+        if client is not None and (key[0] == "client_id" or self._keys.client(client) == key):
+            self.runtime.call_soon(partial(_disconnect, self._broker, client))
+
+    def unbanned_elsewhere(self, key: Key) -> None:
+        """Lift a ban that another node has lifted."""
+        self.bans.lift_key(key)
 
     @hookimpl
     async def on_event(
@@ -318,6 +348,7 @@ class RateLimitPlugin(Plugin):
             else:
                 now = self.runtime.now()
                 for ban in self.bans.lift_client(short(unban_request(fields)), now):
+                    self._shared.lift(ban.key)
                     self._log("info", "ratelimit.unbanned", kind=ban.key[0], name=ban.key[1])
         except ValueError as error:
             self._log(
@@ -332,6 +363,7 @@ class RateLimitPlugin(Plugin):
         """Lift the ban with this number and return it, or return None if there is no such ban."""
         ban = self.bans.lift(id, self.runtime.now())
         if ban is not None:
+            self._shared.lift(ban.key)
             self._log("info", "ratelimit.unbanned", kind=ban.key[0], name=ban.key[1])
         return ban
 

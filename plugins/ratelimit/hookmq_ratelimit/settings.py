@@ -216,6 +216,7 @@ class RateLimitConfig:
     max_bans: int = setting(
         65536, "most bans at the same time; further ones are not added", minimum=1
     )
+    share_bans: bool = setting(True, "in a cluster, whether a ban applies to all nodes")
 
     def __post_init__(self) -> None:
         made = tuple(_made(Limit, limit) for limit in self.limits)
