@@ -184,7 +184,7 @@ class LaneKeeper:
         backlog = LaneBacklog(self._runtime, self._engine, subject, found.inbox)
         known: set[str] = set()
         while self._holds(lane, fence):
-            for own in self.open - known:
+            for own in sorted(self.open - known):
                 await self._catch_up(own, lane, fence)
                 known.add(own)
             # Most of the log is read before, because the commit must not wait long.

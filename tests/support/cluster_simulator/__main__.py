@@ -3,6 +3,7 @@
 import argparse
 import gc
 import multiprocessing
+import os
 import resource
 import sys
 import time
@@ -103,4 +104,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The order of sets must not change, so that a seed gives the same run again.
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "cluster_simulator", *sys.argv[1:]])
     sys.exit(main())

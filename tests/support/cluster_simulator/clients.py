@@ -244,6 +244,8 @@ class Subscriber(Client):
         """The same for all sessions."""
         self.since: dict[str, int] | None = None
         self.since_time = 0.0
+        self.subscribed: Callable[[], None] = _nothing
+        """Called when SUBACK arrives."""
         self._publishers = publishers
         self._unreleased: set[int] = set()
 
@@ -259,6 +261,7 @@ class Subscriber(Client):
         if isinstance(packet, Suback) and self.since is None:
             self.since = {one.client_id: one.sent for one in self._publishers}
             self.since_time = self.world.clock.now()
+            self.subscribed()
         elif isinstance(packet, Pubrel):
             self._unreleased.discard(packet.packet_id)
         elif isinstance(packet, Publish):
@@ -278,3 +281,7 @@ class Subscriber(Client):
 def goodbye() -> Disconnect:
     """Return the packet that ends a connection without its will."""
     return Disconnect(0, Properties())
+
+
+def _nothing() -> None:
+    """Do nothing."""

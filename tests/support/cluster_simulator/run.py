@@ -54,6 +54,8 @@ class _Run:
         self.trace: list[str] = []
         self.problems: list[str] = []
         self.work = Workload(self.world, random)
+        for subscriber in (*self.work.subscribers, *self.work.volatile, *self.work.members):
+            subscriber.subscribed = self._publish_at_once
 
     # parts of a run --------------------------------------------------------------------------------------------------
 
@@ -174,6 +176,10 @@ class _Run:
             connection = client.connection
             if connection is not None and connection.session_present:
                 self.problems.append(f"the session of {client.client_id} did not expire")
+
+    def _publish_at_once(self) -> None:
+        """Publish a message as soon as a subscription is acknowledged."""
+        self.random.choice(self.work.publishers).publish()
 
     # waiting ---------------------------------------------------------------------------------------------------------
 

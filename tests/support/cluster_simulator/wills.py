@@ -11,7 +11,6 @@ from hookmq.mqtt.packets import Publish, WillFields
 from hookmq.mqtt.properties import Properties
 
 from cluster_simulator.clients import Client, Connection, Subscriber, goodbye
-from cluster_simulator.clock import NodeClock
 from cluster_simulator.world import World
 
 MARGIN = 1.0
@@ -24,7 +23,6 @@ class Will:
 
     client: str
     number: int
-    clock: NodeClock
     delay: float
     armed: bool = False
     ended: float | None = None
@@ -64,7 +62,7 @@ class WillClient(Client):
             if will.ended is None:
                 will.ended = now
         delay = min(self.delay, self.expiry)
-        self.wills.append(Will(self.client_id, len(self.wills) + 1, self.world.clocks[node], delay))
+        self.wills.append(Will(self.client_id, len(self.wills) + 1, delay))
         super().connect(node)
 
     def will(self) -> WillFields:
@@ -109,15 +107,15 @@ class WillClient(Client):
                 continue
             if will.cancelled:
                 yield f"{name} was published although its client came back in time"
-            if will.normal and not will.clock.ended:
+            if will.normal and not self._given_up():
                 yield f"{name} was published after DISCONNECT"
             if will.ended is None:
                 yield f"{name} was published while its client was connected"
             elif not will.attempts:
                 due = will.ended + will.delay - 2 * self.world.skew - MARGIN
-                if fired < due and not self._given_up(will):
+                if fired < due and not self._given_up():
                     yield f"{name} was published at {fired:.1f}, due at {due:.1f}"
 
-    def _given_up(self, will: Will) -> bool:
-        """Return whether the cluster may have regarded the connection as dead before the client saw its end."""
-        return will.clock.ended or bool(self.world.departures())
+    def _given_up(self) -> bool:
+        """Return whether a node may have died, so that it did not record what a client did."""
+        return bool(self.world.past or self.world.departures())
