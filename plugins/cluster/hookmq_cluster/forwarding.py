@@ -40,15 +40,21 @@ _NO_GROUPS: Final[tuple[str, ...]] = ()
 
 class _Node:
     """The messages of this turn for one node. `reliable` says whether one of them must be acknowledged. `packets` has
-    those that are not in `items` yet."""
+    those that are not in `items` yet.
 
-    __slots__ = ("items", "link", "packets", "reliable")
+    `held` counts the batches of QoS 2 messages that wait for a commit. Those that follow without a need to wait, and must
+    not overtake them, are `behind`.
+    """
+
+    __slots__ = ("behind", "held", "items", "link", "packets", "reliable")
 
     def __init__(self, link: Link, ready: Callable[[bool], None]) -> None:
         self.link = link
         self.items: list[MessageItem | PacketRun] = []
         self.reliable = False
         self.packets = PacketRuns(ready)
+        self.held = 0
+        self.behind: list[MessageItem] = []
 
 
 class _Plan:
@@ -198,10 +204,10 @@ class Forwarding:
         return True
 
     def _send(self, node: _Node, item: MessageItem, reliable: bool) -> None:
+        if item.message.qos == 2 and (reliable or node.held):
+            self._hold(node, item, reliable)
+            return
         if reliable:
-            if item.message.qos == 2:
-                self._held.setdefault(node, []).append(item)
-                return
             node.reliable = True
         elif node.link.full:
             self.dropped += 1
@@ -209,6 +215,17 @@ class Forwarding:
         self._take_packets(node)
         node.items.append(item)
         self._ready(False)
+
+    def _hold(self, node: _Node, item: MessageItem, reliable: bool) -> None:
+        """Keep a QoS 2 message until the next commit, or until those before it are sent."""
+        held = self._held.get(node)
+        if held is not None:
+            held.append(item)
+        elif reliable:
+            self._held[node] = [item]
+            node.held += 1
+        else:
+            node.behind.append(item)
 
     def _ready(self, full: bool) -> None:
         """Send the frames for nodes soon or, if `full`, now."""
@@ -345,6 +362,9 @@ class Forwarding:
     def _send_held(self, held: dict[_Node, list[MessageItem]], done: Callable[[], None]) -> None:
         encoded: dict[tuple[int, ...], list[bytes]] = {}
         for node, items in held.items():
+            node.held -= 1
+            items += node.behind
+            node.behind = []
             if not node.link.closed:
                 for part in self._encode(items, encoded):
                     node.link.add(part, True)

@@ -129,6 +129,26 @@ def test_the_messages_of_one_turn_are_one_frame() -> None:
     assert len(received(b, "b1")) == len(received(c, "c2")) == 100
 
 
+def test_qos_2_messages_do_not_overtake_those_that_wait_for_a_commit() -> None:
+    world = cluster("a", "b")
+    a, b = world.nodes["a"], world.nodes["b"]
+    client(b, "plain", "x", 0, False)
+    client(b, "member", "$share/g/x", 2, False)
+    world.runtime.advance(1.0)
+    assert a.publish("x", b"first", 2)
+    b.unsubscribe("member", "$share/g/x")
+    world.runtime.advance(1.0)
+    assert not a.publish("x", b"second", 2)
+    world.runtime.advance(1.0)
+    assert received(b, "plain") == []
+    a.commit()
+    world.runtime.advance(1.0)
+    assert received(b, "plain") == [b"first", b"second"]
+    assert not a.publish("x", b"third", 2)
+    world.runtime.advance(1.0)
+    assert received(b, "plain") == [b"first", b"second", b"third"]
+
+
 def test_large_messages_are_split() -> None:
     world = cluster("a", "b", frame_bytes=1000)
     a, b = world.nodes["a"], world.nodes["b"]
