@@ -375,6 +375,8 @@ class ClusterStore:
 
     def _again(self, commit: PendingCommit) -> None:
         """Append a commit that was not made, with other fences."""
+        if self._home not in self._lanes:
+            self.fail(f"the home lane {self._home!r} was given away during a commit")
         if self._failure:
             commit.done(StoreFailed(self._failure))
             return

@@ -406,6 +406,18 @@ def test_a_lane_is_read_again_until_the_engine_answers() -> None:
 # damaged logs --------------------------------------------------------------------------------------------------------
 
 
+def test_a_refused_commit_fails_if_the_home_lane_was_given_away() -> None:
+    bench = Bench()
+    process = Process(bench)
+    process.outgoing = [Entry(NAMES.lane("n2"), b"x")]
+    bench.own("n1", "other")
+    told: list[CommitId | StoreFailed] = []
+    process.store.commit((session("c"),), told.append)
+    process.store.close_lane("n1")
+    bench.wait(lambda: told)
+    assert told == [StoreFailed("the home lane 'n1' was given away during a commit")]
+
+
 def test_a_damaged_log_is_refused_with_the_place() -> None:
     bench = Bench()
     process = Process(bench)
