@@ -146,7 +146,12 @@ def test_compose_monitors_the_broker() -> None:
 def test_the_manual_explains_every_alert() -> None:
     rules = [
         rule["alert"]
-        for name in ("alerts.yaml", "alerts-spark.yaml", "alerts-queues.yaml")
+        for name in (
+            "alerts.yaml",
+            "alerts-spark.yaml",
+            "alerts-queues.yaml",
+            "alerts-cluster.yaml",
+        )
         for group in yaml.safe_load((DEPLOY / "prometheus" / name).read_text())["groups"]
         for rule in group["rules"]
     ]

@@ -103,6 +103,8 @@ class Forwarding:
         self.dropped = 0
         self.forwarded = 0
         """The number of messages sent to a node or lane, counted once for each."""
+        self.frames = 0
+        """The number of frames that contain them, counted once for each node or lane."""
         self._runtime = runtime
         self._names = names
         self._origin = (node, boot)
@@ -345,6 +347,7 @@ class Forwarding:
     ) -> list[bytes]:
         """Return the parts of a frame. Targets with the same messages share it."""
         self.forwarded += len(items)
+        self.frames += 1
         key = tuple(map(id, items))
         parts = encoded.get(key)
         if parts is None:

@@ -142,6 +142,13 @@ class Inbox:
         """Bytes of all lanes that were read and not delivered yet."""
         return sum(reader.backlog for reader in self._lanes.values())
 
+    @property
+    def lag(self) -> float:
+        """Age of the oldest message that waits for delivery, in seconds."""
+        now = self._runtime.time()
+        waiting = [reader.waiting[0].time for reader in self._lanes.values() if reader.waiting]
+        return max(0.0, now - min(waiting, default=now))
+
     def waiting(self, lane: str) -> bool:
         """Return whether frames of `lane` were read and not delivered yet."""
         reader = self._lanes.get(lane)

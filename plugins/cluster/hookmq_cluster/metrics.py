@@ -19,8 +19,13 @@ def register(registry: MetricRegistry, joined: Callable[[], JoinedCluster | None
 
     registry.gauge(
         "cluster_ready",
-        "1 if the node has joined the cluster, so that clients may connect.",
-        value(lambda cluster: float(cluster.ready)),
+        "1 if clients may connect to the node: it has joined, is not drained, and the log confirms its lease.",
+        value(lambda cluster: float(not cluster.unready())),
+    )
+    registry.gauge(
+        "cluster_drained",
+        "1 if the node is drained or being drained, so that it takes no clients and no lanes.",
+        value(lambda cluster: float(bool(cluster.drain.state))),
     )
     registry.gauge(
         "cluster_members",
@@ -42,6 +47,26 @@ def register(registry: MetricRegistry, joined: Callable[[], JoinedCluster | None
         "Lanes that another node has taken from this one, because it regarded this one as dead.",
         value(lambda cluster: float(cluster.keeper.lost_lanes)),
     )
+    registry.histogram(
+        "cluster_commit_seconds",
+        "Time until a majority of the log's servers has a commit of this node.",
+        lambda: [] if (cluster := joined()) is None else [({}, cluster.store.counters.durations)],
+    )
+    registry.counter(
+        "cluster_refused_commits_total",
+        "Commits that the log refused, because another process owns a lane or its fence has changed.",
+        value(lambda cluster: float(cluster.store.counters.refused)),
+    )
+    registry.counter(
+        "cluster_unknown_commits_total",
+        "Commits whose result was unknown for some time, because the log did not answer.",
+        value(lambda cluster: float(cluster.store.counters.unknown)),
+    )
+    registry.gauge(
+        "cluster_lag_seconds",
+        "Age of the oldest message from other nodes that was read from the log and is not delivered yet.",
+        value(lambda cluster: cluster.inbox.lag),
+    )
     registry.gauge(
         "cluster_inbox_bytes",
         "Bytes of messages from other nodes that were read from the log and are not delivered yet.",
@@ -56,6 +81,11 @@ def register(registry: MetricRegistry, joined: Callable[[], JoinedCluster | None
         "cluster_forwarded_messages_total",
         "Messages sent to other nodes, counted once for each node or lane.",
         value(lambda cluster: float(cluster.forwarding.forwarded)),
+    )
+    registry.counter(
+        "cluster_forwarded_frames_total",
+        "Frames with these messages, counted once for each node or lane.",
+        value(lambda cluster: float(cluster.forwarding.frames)),
     )
     registry.counter(
         "cluster_dropped_messages_total",

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from hookmq.plugin import Histogram
 from hookmq.storage_api import CommitId, Committed
 
 from hookmq_cluster.claims import encode_session
@@ -15,6 +16,16 @@ TOMBSTONE: Final = 3600
 """Seconds for which the log keeps the entry that a session has ended."""
 
 
+class CommitCounters:
+    """What happened to commits: how long they took in seconds, how many the log refused because of a fence, and how many
+    had an unknown result."""
+
+    def __init__(self) -> None:
+        self.durations = Histogram()
+        self.refused = 0
+        self.unknown = 0
+
+
 class PendingCommit:
     """The commit that is being appended.
 
@@ -22,10 +33,11 @@ class PendingCommit:
     `others` all other entries. If there are too many entries for one commit of the log, `others` are appended before.
     """
 
-    __slots__ = ("attempt", "done", "frames", "id", "others", "sessions")
+    __slots__ = ("attempt", "begun", "done", "frames", "id", "others", "sessions")
 
-    def __init__(self, id: CommitId, done: Committed) -> None:
+    def __init__(self, id: CommitId, done: Committed, begun: float = 0.0) -> None:
         self.id = id
+        self.begun = begun
         self.done = done
         self.attempt = 0
         self.frames: dict[str, LaneFrame] = {}

@@ -27,7 +27,7 @@ from hookmq_cluster.frames import Frames, Origin
 from hookmq_cluster.lane_log import ATTEMPTS, RETRY, LaneLog, Opened
 from hookmq_cluster.lane_state import ID_BITS, LaneState
 from hookmq_cluster.names import Names
-from hookmq_cluster.pending_commit import PendingCommit, origin_of
+from hookmq_cluster.pending_commit import CommitCounters, PendingCommit, origin_of
 from hookmq_cluster.placement import Placement, Retained
 
 
@@ -83,6 +83,7 @@ class ClusterStore:
         self._failure = ""
         self.hold = CommitHold()
         """Holds the end of a commit."""
+        self.counters = CommitCounters()
         self.homeless = False
         """Whether this node has given its home lane away. Commits with sessions or messages of that lane wait for it."""
         self.away = AwayState(engine, names, node)
@@ -195,7 +196,8 @@ class ClusterStore:
             self._runtime.log("warning", "cluster.commit_waits", lane=self._home)
             self._parked = partial(self.commit, records, done)
             return
-        commit = PendingCommit(CommitId(self.identity, self._number + 1), done)
+        id = CommitId(self.identity, self._number + 1)
+        commit = PendingCommit(id, done, self._runtime.now())
         try:
             self._collect(commit, records)
         except (KeyError, ValueError) as error:
@@ -306,6 +308,7 @@ class ClusterStore:
 
     def _finish(self, commit: PendingCommit, last: int) -> None:
         self._number = commit.id.number
+        self.counters.durations.add(self._runtime.now() - commit.begun, min(last, 1))
         self._notify(commit.id, last)
         self.hold.finish(partial(commit.done, commit.id))
 
@@ -321,6 +324,7 @@ class ClusterStore:
 
     def _refused(self, commit: PendingCommit, refused: Refused) -> None:
         """Find out which fences have changed, whatever the engine says: more than one may have."""
+        self.counters.refused += 1
         waiting = self._fences_of(commit)
         if not waiting:
             self._lose(commit, refused, {})
@@ -346,7 +350,6 @@ class ClusterStore:
             ask(lane, 1)
 
     def _fences_of(self, commit: PendingCommit) -> set[str]:
-        """Return the lanes whose owners the log checks for `commit`."""
         return set(commit.frames) | (set() if self.homeless else {self._home})
 
     def _lose(self, commit: PendingCommit, refused: Refused, found: dict[str, str]) -> None:
@@ -405,6 +408,7 @@ class ClusterStore:
         if renew is None:
             self._fail(commit, f"the cluster's log cannot be written: {reason}")
             return
+        self.counters.unknown += 1
         self._runtime.log("warning", "cluster.commit_unknown", reason=reason)
         waiting = self._fences_of(commit)
         if not waiting:

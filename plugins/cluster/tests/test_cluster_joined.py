@@ -8,7 +8,7 @@ from cluster_world import ClusterWorld
 from hookmq.mqtt_api import Publish, Pubrec
 from hookmq.plugin import ClientInfo, MetricRegistry, Peer, Scope
 from hookmq.storage_api import StoreFailed
-from hookmq_cluster.engine import Unavailable
+from hookmq_cluster.engine import Stored, Unavailable
 from hookmq_testing import MemoryClient, will
 
 LEASE = 15.0
@@ -460,7 +460,37 @@ def test_metrics(three: ClusterWorld) -> None:
     assert values["cluster_lanes"] == 1
     assert values["cluster_forwarded_messages_total"] == 1
     assert values["cluster_lost_lanes_total"] == 0
+    assert values["cluster_forwarded_frames_total"] == 1
+    assert values["cluster_drained"] == values["cluster_lag_seconds"] == 0
     assert 0 <= values["cluster_lease_age_seconds"] <= LEASE / 2
+    commits = three.cluster("a").store.counters.durations
+    assert commits.count == 1  # the message for lane b
+    assert 0 < commits.sum < 1.0
+    text = registry.text()
+    assert "hookmq_cluster_commit_seconds_count 1" in text
+    assert 'hookmq_cluster_commit_seconds_bucket{le="+Inf"} 1' in text
+
+
+def test_metrics_of_trouble(three: ClusterWorld) -> None:
+    subscriber = three.connect("a", "s", session_expiry_interval=3600)
+    subscriber.subscribe("t", 1)
+    registry = MetricRegistry()
+    three.plugins["a"].register_metrics(registry)
+    cluster = three.cluster("a")
+    reader = cluster.inbox._lanes["a"]
+    reader.waiting.append(Stored("hmq.test.lane.a", 1, b"", three.clock.time()))
+    three.advance(2.0)
+    assert registry.values()["cluster_lag_seconds"] == pytest.approx(2.0)
+    reader.waiting.clear()
+    lanes = cluster.lanes
+    lanes.renew("a", lambda _: None)
+    three.settle()
+    three.connect("a", "p").publish("t", b"x", 1)
+    three.settle()
+    assert registry.values()["cluster_refused_commits_total"] == 1
+    three.engines["a"].cut()
+    three.advance(LEASE / 2)
+    assert registry.values()["cluster_ready"] == 0
 
 
 def test_a_lost_lane_is_counted(three: ClusterWorld) -> None:
