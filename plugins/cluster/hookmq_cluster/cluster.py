@@ -128,11 +128,11 @@ class JoinedCluster:
         self.lanes = Lanes(engine, names, runtime, self.me, self._owner_changed)
         self.membership = Membership(
             engine, names, runtime, self.me, lease,
-            self._fence,
+            lambda: self.drain.fence(),
             self._joined, self._left, self._expelled,
         )  # fmt: skip
         self.membership.lapsed = self._lapsed
-        self.membership.owned = self._owns_home
+        self.membership.owned = lambda done: self.drain.owns_home(done)
         self.claims = Claims(
             engine, names, runtime, node, home,
             self.store.lane_of, self.store.place, self._owner, relaying, self._kick,
@@ -154,7 +154,7 @@ class JoinedCluster:
             self.interest, self.forwarding, self.membership, self._ask_for_lane,
         )  # fmt: skip
         self.drain = NodeDrain(
-            self._runtime, node, self.home, self.lanes, self.store, self.keeper,
+            self._runtime, self._names, node, self.home, self.lanes, self.store, self.keeper,
             self._next_owner, self.give_lane, self._announce_drain, self._end_relays,
         )  # fmt: skip
 
@@ -480,18 +480,6 @@ class JoinedCluster:
         """Tell a node that this one takes no lanes, if that is so."""
         if self.drain.state in ("draining", "drained"):
             self._send(node, Leaving())
-
-    def _fence(self) -> tuple[str, int] | None:
-        """Return the entry of the log that must be unchanged while this node lives, or None if it is drained."""
-        if self.store.homeless:
-            return None
-        return self._names.own(self.home), self.lanes.fences.get(self.home, 0)
-
-    def _owns_home(self, done: Callable[[bool | None], None]) -> None:
-        if self.store.homeless:
-            done(None)
-        else:
-            self.lanes.check(self.home, done)
 
     def _ask_for_lane(self, node: str, lane: str) -> None:
         self._send(node, HandOver(lane))

@@ -19,6 +19,7 @@ from hookmq_cluster.engine import Unavailable
 from hookmq_cluster.keeper import LaneKeeper, code_for
 from hookmq_cluster.lanes import Lanes
 from hookmq_cluster.membership import Member
+from hookmq_cluster.names import Names
 from hookmq_cluster.store import ClusterStore
 from hookmq_cluster.waiting import pause
 
@@ -46,6 +47,7 @@ class NodeDrain:
     def __init__(
         self,
         runtime: Runtime,
+        names: Names,
         node: Node,
         home: str,
         lanes: Lanes,
@@ -60,6 +62,7 @@ class NodeDrain:
         self.problem = ""
         """Why the last attempt to drain the node or to put it back did not succeed."""
         self._runtime = runtime
+        self._names = names
         self._node = node
         self._home = home
         self._lanes = lanes
@@ -84,6 +87,20 @@ class NodeDrain:
         if not self.state:
             return None
         return Refused(ReasonCode.USE_ANOTHER_SERVER, "the node is drained", self._reference())
+
+    def fence(self) -> tuple[str, int] | None:
+        """Return the entry of the log that must be unchanged while this node lives: the owner of its home lane, or None
+        if the node has given it away."""
+        if self._store.homeless:
+            return None
+        return self._names.own(self._home), self._lanes.fences.get(self._home, 0)
+
+    def owns_home(self, done: Callable[[bool | None], None]) -> None:
+        """Find out whether another process has the home lane. Pass None to `done` if that is not known, or on purpose."""
+        if self._store.homeless:
+            done(None)
+        else:
+            self._lanes.check(self._home, done)
 
     def start(self, seconds: float, moved: bool) -> None:
         """Drain the node, in the background. Clients without a durable session are disconnected over `seconds`. If
