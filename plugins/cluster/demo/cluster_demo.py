@@ -11,6 +11,7 @@ lost, or if a message with QoS 2 arrives twice. It is 2 if nats-server is not in
 
 import argparse
 import asyncio
+import shutil
 import signal
 import sys
 import time
@@ -69,7 +70,9 @@ class Demo:
 
     async def start(self, stack: AsyncExitStack, clients: Clients, rate: float) -> None:
         """Start all parts. `stack` stops them. Raises EngineError, ProcessFailed or Interrupted."""
-        processes = Processes(Path(mkdtemp(prefix="hookmq-demo-")))
+        folder = Path(mkdtemp(prefix="hookmq-demo-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        processes = Processes(folder)
         self.processes = processes
         self.clients = clients
         stack.push_async_callback(processes.stop)

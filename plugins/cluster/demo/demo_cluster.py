@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -201,7 +200,6 @@ class Processes:
             one.check()
 
     async def stop(self) -> None:
-        """Stop the brokers, then the servers, and delete their files."""
+        """Stop the brokers, then the servers."""
         await asyncio.gather(*(one.stop() for one in self.brokers))
         await asyncio.gather(*(one.stop() for one in self.servers))
-        shutil.rmtree(self._folder, ignore_errors=True)

