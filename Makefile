@@ -212,6 +212,12 @@ overload: install  ## overload a broker in each way for SECONDS
 conformance: install  ## test each statement of the standards; write docs/reference/conformance.md
 	.venv/bin/python tests/conformance/report.py
 
+# The client of the conformance tests has tests of its own, and the report is about the statements.
+.PHONY: conformance-cluster
+conformance-cluster: install  ## run the conformance and interoperability tests through random nodes of a cluster
+	HOOKMQ_CLUSTER=3 HOOKMQ_BUILD=pure $(PYTEST) tests/conformance tests/interop \
+	  --ignore tests/conformance/test_report.py --ignore tests/conformance/test_byteclient.py
+
 fuzz: install    ## run the property tests ROUNDS times with new inputs, then the fuzzer for SECONDS
 	@set -e; for round in $$(seq $(ROUNDS)); do $(PYTEST) -m hypothesis; done
 	HOOKMQ_BUILD=pure .venv/bin/python tests/security/fuzz.py --seconds $(SECONDS)

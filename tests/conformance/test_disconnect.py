@@ -10,7 +10,7 @@ from hookmq.broker.connection_state import Phase
 from hookmq.mqtt.packets import Packet
 from hookmq.mqtt.reason_codes import PacketType
 from hookmq_testing import Harness
-from statements import edge, statement
+from statements import edge, one_broker, statement
 
 
 @statement("MQTT-3.12.4-1", "MQTT311-3.12.4-1")
@@ -101,6 +101,7 @@ def test_disconnect_with_a_body_in_3(harness: Harness) -> None:
 
 @statement("MQTT-3.14.2-2", "MQTT-3.14.2-1", "MQTT-3.14.4-2")
 @edge(1)
+@one_broker("the node with the connection may only relay it")
 def test_our_disconnects(broker_harness: Any) -> None:
     """Every DISCONNECT from the broker has a code that a server may send, and no Session Expiry Interval."""
     harness = broker_harness(config={"broker": {"server_reference": "other"}})

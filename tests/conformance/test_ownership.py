@@ -6,7 +6,7 @@ import mqttbytes as m
 import pytest
 from bytememory import LEVELS, in_memory, join
 from hookmq_testing import DurableStore, Harness, SlowStore
-from statements import edge, statement
+from statements import edge, one_broker, statement
 
 
 @pytest.fixture
@@ -36,6 +36,7 @@ def away(harness: Harness, level: int, qos: int = 2) -> None:
 @statement("MQTT-4.3.2-4", "MQTT-4.3.3-8", "MQTT311-4.3.2-2", "MQTT311-4.3.3-2")
 @LEVELS
 @pytest.mark.parametrize("qos", [1, 2])
+@one_broker("its store is not the cluster's")
 def test_an_acknowledgement_waits_for_the_store(
     harness: Harness, store: SlowStore, level: int, qos: int
 ) -> None:
@@ -51,6 +52,7 @@ def test_an_acknowledgement_waits_for_the_store(
 
 @statement("MQTT-3.3.4-7", "MQTT-4.9.0-1")
 @edge(19)
+@one_broker("its store is not the cluster's")
 def test_unanswered_publishes_count_against_receive_maximum(
     store: SlowStore, broker_harness: Any
 ) -> None:
@@ -70,6 +72,7 @@ def test_unanswered_publishes_count_against_receive_maximum(
 
 @statement("MQTT-4.6.0-5", "MQTT311-4.6.0-6")
 @LEVELS
+@one_broker("its store is not the cluster's")
 def test_acknowledgements_keep_their_order(harness: Harness, store: SlowStore, level: int) -> None:
     """Acknowledgements keep their order even if a later one is ready first."""
     away(harness, level)
@@ -86,6 +89,7 @@ def test_acknowledgements_keep_their_order(harness: Harness, store: SlowStore, l
 
 @statement("MQTT-3.2.0-1", "MQTT311-3.2.0-1", "MQTT-3.1.4-4", "MQTT311-3.1.4-3")
 @LEVELS
+@one_broker("its store is not the cluster's")
 def test_connack_waits_for_the_store_and_comes_first(
     harness: Harness, store: SlowStore, level: int
 ) -> None:
@@ -110,6 +114,7 @@ def test_connack_waits_for_the_store_and_comes_first(
 
 @statement("MQTT-3.8.4-1", "MQTT-3.10.4-4", "MQTT311-3.8.4-1", "MQTT311-3.10.4-4")
 @LEVELS
+@one_broker("its store is not the cluster's")
 def test_suback_and_unsuback_wait_for_the_store(
     harness: Harness, store: SlowStore, level: int
 ) -> None:
@@ -132,6 +137,7 @@ def test_suback_and_unsuback_wait_for_the_store(
     "MQTT311-3.3.1-5", "MQTT311-4.4.0-1",
 )  # fmt: skip
 @LEVELS
+@one_broker("its store is not the cluster's")
 def test_all_of_it_survives_a_crash(harness: Harness, level: int) -> None:
     client = join(harness, "c", **keep(level))
     client.subscribe(("t", 2))

@@ -9,6 +9,8 @@ from uuid import uuid4
 
 import pytest
 import trustme
+from cluster_front import nodes_wanted
+from interop_cluster import serving_cluster
 from serving import Served, serving
 
 CONFIG = """\
@@ -39,8 +41,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def broker(folder: Path) -> Iterator[Served]:
-    """Run a broker. It must exit with code 0 and must not log errors."""
-    with serving("-c", str(folder / "hookmq.yaml")) as served:
+    """Run a broker, or as many as HOOKMQ_CLUSTER says. It must exit with code 0 and must not log errors."""
+    file = folder / "hookmq.yaml"
+    count = nodes_wanted()
+    running = (
+        serving_cluster(folder, file.read_text(), count) if count else serving("-c", str(file))
+    )
+    with running as served:
         yield served
 
 

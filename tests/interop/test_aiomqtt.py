@@ -46,8 +46,8 @@ async def payloads(messages: aiomqtt.MessagesIterator, count: int) -> list[bytes
 async def test_publish_and_subscribe(
     broker: Served, topic: str, version: ProtocolVersion, qos: int
 ) -> None:
-    port = broker.ports["tcp"]
-    async with client(port, version) as one, client(port, version) as two:
+    ports = broker.ports
+    async with client(ports["tcp"], version) as one, client(ports["tcp"], version) as two:
         await two.subscribe(f"{topic}/+", qos)
         for number in range(50):
             await one.publish(f"{topic}/a", b"%d" % number, qos)
@@ -82,11 +82,11 @@ async def test_other_transports(
 async def test_clients_that_come_and_go_leave_no_will(
     broker: Served, topic: str, version: ProtocolVersion
 ) -> None:
-    port = broker.ports["tcp"]
-    async with client(port, version) as watcher:
+    gone = aiomqtt.Will(f"{topic}/will", b"gone", 1)
+    async with client(broker.ports["tcp"], version) as watcher:
         await watcher.subscribe(f"{topic}/#", 1)
         for _ in range(5):
-            async with client(port, version, will=aiomqtt.Will(f"{topic}/will", b"gone", 1)) as one:
+            async with client(broker.ports["tcp"], version, will=gone) as one:
                 await one.publish(topic, b"here", 1)
         await watcher.publish(topic, b"end", 1)
         assert await payloads(watcher.messages, 6) == [b"here"] * 5 + [b"end"]

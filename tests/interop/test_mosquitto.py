@@ -31,6 +31,11 @@ def run(*words: str, feed: bytes = b"") -> bytes:
     return done.stdout
 
 
+def at(broker: Served, version: str) -> list[str]:
+    """Return the options that connect a tool, in a cluster to a random node."""
+    return ["-h", "127.0.0.1", "-p", str(broker.ports["tcp"]), "-V", f"mqttv{version}"]
+
+
 @contextmanager
 def listening(broker: Served, topic: str, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
     """Start a subscriber and wait until its first line of output is the retained marker. This proves that it has
@@ -52,11 +57,30 @@ def listening(broker: Served, topic: str, *words: str) -> Iterator["subprocess.P
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("qos", ["0", "1", "2"])
 def test_pub_to_sub(broker: Served, topic: str, version: str, qos: str) -> None:
-    at = ["-h", "127.0.0.1", "-p", str(broker.ports["tcp"]), "-V", f"mqttv{version}"]
-    sub = [tool("mosquitto_sub"), *at, "-q", qos, "-C", "6", "-W", "10", "-t", f"{topic}/a"]
+    sub = [
+        tool("mosquitto_sub"),
+        *at(broker, version),
+        "-q",
+        qos,
+        "-C",
+        "6",
+        "-W",
+        "10",
+        "-t",
+        f"{topic}/a",
+    ]
     with listening(broker, topic, *sub) as subscriber:
         lines = b"one\ntwo\nthree\nfour\nfive\n"
-        run(tool("mosquitto_pub"), *at, "-t", f"{topic}/a", "-q", qos, "-l", feed=lines)
+        run(
+            tool("mosquitto_pub"),
+            *at(broker, version),
+            "-t",
+            f"{topic}/a",
+            "-q",
+            qos,
+            "-l",
+            feed=lines,
+        )
         output, _ = subscriber.communicate(timeout=60)
         assert output == lines
         assert subscriber.returncode == 0
@@ -85,15 +109,14 @@ def test_over_tls(broker: Served, folder: Path, topic: str, version: str) -> Non
 
 @pytest.mark.parametrize("version", ["311", "5"])
 def test_a_session_that_stays(broker: Served, topic: str, version: str) -> None:
-    at = ["-h", "127.0.0.1", "-p", str(broker.ports["tcp"]), "-V", f"mqttv{version}"]
     me = ["-i", f"mosq-{topic}", "-c", "-q", "1", "-t", topic]
     if version == "5":
         me += ["-x", "60"]
     sub = tool("mosquitto_sub")
-    run(sub, *at, *me, "-E")
+    run(sub, *at(broker, version), *me, "-E")
     for number in range(3):
-        run(tool("mosquitto_pub"), *at, "-t", topic, "-q", "1", "-m", str(number))
-    assert run(sub, *at, *me, "-C", "3", "-W", "10") == b"0\n1\n2\n"
+        run(tool("mosquitto_pub"), *at(broker, version), "-t", topic, "-q", "1", "-m", str(number))
+    assert run(sub, *at(broker, version), *me, "-C", "3", "-W", "10") == b"0\n1\n2\n"
 
 
 def test_request_and_response(broker: Served, topic: str) -> None:

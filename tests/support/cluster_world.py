@@ -1,12 +1,12 @@
 """A cluster of brokers in one process, on a simulated engine and one virtual clock."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any
 
 from hookmq.cluster_api import Relay, Relaying
 from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
-from hookmq.plugin import Context, Peer, Runtime, Scope
+from hookmq.plugin import Context, Peer, Plugin, Runtime, Scope
 from hookmq.server_api import Wire
 from hookmq_cluster.cluster import JoinedCluster
 from hookmq_cluster.config import ClusterConfig
@@ -83,7 +83,10 @@ class ClusterWorld:
             self.start(name)
 
     def start(
-        self, name: str, config: Mapping[str, Mapping[str, Any]] | None = None, *more: Any
+        self,
+        name: str,
+        config: Mapping[str, Mapping[str, Any]] | None = None,
+        plugins: Iterable[Plugin | type[Plugin]] = (),
     ) -> Harness:
         """Start a node with more plugins, and wait until it has joined."""
         self.engines[name] = SimulatedEngine(self.log, self.clock, self.random)
@@ -92,7 +95,7 @@ class ClusterWorld:
         plugin = self.plugins[name] = SimulatedPlugin(settings, Context("cluster"))
         plugin.world = self
         node = self.nodes[name] = NodeHarness(
-            [plugin, *more], ALLOW, config=config, clock=self.clock
+            [plugin, *plugins], ALLOW, config=config, clock=self.clock
         )
         return node
 

@@ -27,6 +27,11 @@ def edge(*numbers: int) -> pytest.MarkDecorator:
     return pytest.mark.edge(*numbers)
 
 
+def one_broker(reason: str) -> pytest.MarkDecorator:
+    """Mark a test that cannot run on a cluster, with the reason; see `cluster_front`."""
+    return pytest.mark.one_broker(reason)
+
+
 class Statement(NamedTuple):
     """A row of the tables.
 

@@ -44,7 +44,7 @@ class Balancer:
         except asyncio.CancelledError:
             pass
         finally:
-            writer.transport.abort()
+            await _abort(writer)
             self._passing.discard(task)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -65,15 +65,22 @@ class Balancer:
             await asyncio.wait(ways)
         finally:
             self.open[name] -= 1
-            node_writer.transport.abort()
             for way in ways:
                 way.cancel()
+            await _abort(node_writer)
 
     def _order(self) -> Sequence[str]:
         """Return the nodes in the order in which to try them."""
         names = list(self._targets)
         self._next = (self._next + 1) % len(names)
         return names[self._next :] + names[: self._next]
+
+
+async def _abort(writer: asyncio.StreamWriter) -> None:
+    """Close a connection at once."""
+    writer.transport.abort()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -10,15 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from demo_balancer import Balancer
+from demo_clients import Receiver
+from demo_screen import Figures, NodeFigures, Screen
+from hookmq.mqtt_api import Publish
 from ports import free_port
 
 DEMO = Path(__file__).parents[1] / "demo" / "cluster_demo.py"
-sys.path.insert(0, str(DEMO.parent))
-
-from demo_balancer import Balancer  # noqa: E402
-from demo_clients import Receiver  # noqa: E402
-from demo_screen import Figures, NodeFigures, Screen  # noqa: E402
-from hookmq.mqtt_api import Publish  # noqa: E402
 
 
 def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
