@@ -6,6 +6,7 @@ The conformance tests run on it if HOOKMQ_CLUSTER is the number of nodes. The no
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from random import Random
 from typing import Any, cast
 
@@ -61,7 +62,7 @@ class AnyBroker:
                 done()
 
         for name, node in self._world.nodes.items():
-            node.broker.drain(reference, lambda name=name: drained(name))
+            node.broker.drain(reference, partial(drained, name))
 
 
 class ClusterFront:
@@ -74,7 +75,8 @@ class ClusterFront:
         config: Mapping[str, Mapping[str, Any]] | None = None,
         seed: int = 0,
     ) -> None:
-        self._start = {"config": config, "plugins": tuple(plugins)}
+        self._config = config
+        self._plugins = tuple(plugins)
         self._names = [chr(ord("a") + number) for number in range(count)]
         self.world = ClusterWorld(faults=NEAR, seed=seed, lease=LEASE)
         self.clock = self.world.clock
@@ -84,7 +86,7 @@ class ClusterFront:
 
     def _start_all(self) -> None:
         for name in self._names:
-            self.world.start(name, **self._start)
+            self.world.start(name, self._config, self._plugins)
 
     def settle(self) -> None:
         """Let all nodes finish their work."""
