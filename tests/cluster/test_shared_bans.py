@@ -11,9 +11,8 @@ from hookmq_testing import HookRecorder, make_plugin
 
 def start(world: ClusterWorld, name: str, **config: Any) -> None:
     """Start a node with the plugin ratelimit, and another one that can ask for bans."""
-    world.start(
-        name, None, make_plugin(RateLimitPlugin, config, "ratelimit"), HookRecorder("on_event", id="guard")
-    )  # fmt: skip
+    limits = make_plugin(RateLimitPlugin, config, "ratelimit")
+    world.start(name, plugins=(limits, HookRecorder("on_event", id="guard")))
 
 
 def emit(world: ClusterWorld, name: str, event: str, **fields: object) -> None:

@@ -13,7 +13,7 @@ from hookmq_cluster.config import ClusterConfig
 from hookmq_cluster.engine import Engine
 from hookmq_cluster.membership import Member
 from hookmq_cluster.plugin import ClusterPlugin
-from hookmq_testing import Harness, MemoryClient
+from hookmq_testing import Harness, MemoryClient, PluginInstance
 from hookmq_testing.wire import Clock
 from hookmq_toolkit.cluster import ClusterManager
 from simulated_engine import QUIET, Faults, SimulatedEngine, SimulatedLog
@@ -86,7 +86,7 @@ class ClusterWorld:
         self,
         name: str,
         config: Mapping[str, Mapping[str, Any]] | None = None,
-        plugins: Iterable[Plugin | type[Plugin]] = (),
+        plugins: Iterable[Plugin | type[Plugin] | PluginInstance] = (),
     ) -> Harness:
         """Start a node with more plugins, and wait until it has joined."""
         self.engines[name] = SimulatedEngine(self.log, self.clock, self.random)
