@@ -36,12 +36,22 @@ class Cell:
 
     __slots__ = ("base", "full", "interval", "room", "spare")
 
-    def __init__(self, rate: Rate, burst: float) -> None:
-        self.interval = rate.per_seconds / rate.count
-        self.base = max(burst or rate.count, 1.0) * self.interval + SLACK * self.interval
+    def __init__(self, rate: Rate, burst: float, nodes: int = 1) -> None:
+        self.full = 0.0
+        self.divide(rate, burst, nodes)
+        self.open()
+
+    def divide(self, rate: Rate, burst: float, nodes: int) -> None:
+        """Set the part of `rate` that each of `nodes` nodes has. The used share of the window stays the same. Call `open`
+        unless a message waits for the bucket."""
+        self.interval = rate.per_seconds / rate.count * nodes
+        tokens = max((burst or rate.count) / nodes, 1.0)
+        self.base = tokens * self.interval + SLACK * self.interval
+
+    def open(self) -> None:
+        """Let messages pass."""
         self.room = self.base
         self.spare = self.base - self.interval
-        self.full = 0.0
 
 
 class Waiter(Protocol):
@@ -153,7 +163,7 @@ class Bucket:
     def __init__(self, limit: "Allowance", key: str) -> None:
         self.limit = limit
         self.key = key
-        self.cells = tuple(Cell(rate, limit.burst) for rate in limit.rates)
+        self.cells = tuple(Cell(rate, limit.burst, limit.nodes) for rate in limit.rates)
         self.line: Line | None = None
         self._trials: Trials | None = None
         self.told = -inf
@@ -174,8 +184,14 @@ class Bucket:
     def open(self) -> None:
         """Let messages pass again, because nothing is waiting any more."""
         for cell in self.cells:
-            cell.room = cell.base
-            cell.spare = cell.base - cell.interval
+            cell.open()
+
+    def divide(self, nodes: int) -> None:
+        """Use the part of the rate that each of `nodes` nodes has, from now on."""
+        for cell, rate in zip(self.cells, self.limit.rates, strict=True):
+            cell.divide(rate, self.limit.burst, nodes)
+        if not self.gated:
+            self.open()
 
     def delay(self, now: float, cost: float) -> float:
         """Return the seconds until the bucket has `cost` tokens. If it can never hold that many, return the seconds
@@ -229,7 +245,8 @@ class Allowance:
     """
 
     __slots__ = (
-        "_lru", "_used", "burst", "bytes", "evicted", "limit", "mode", "most", "name", "per", "rates", "rule", "what",
+        "_lru", "_used", "burst", "bytes", "evicted", "limit", "mode", "most", "name", "nodes", "per", "rates", "rule",
+        "what",
     )  # fmt: skip
 
     def __init__(self, limit: Limit, rule: str, most: int) -> None:
@@ -243,6 +260,8 @@ class Allowance:
         self.rates = limit.rates
         self.burst = limit.burst
         self.bytes = limit.what == "bytes"
+        self.nodes = 1
+        """The number of nodes that share the rate."""
         self.most = most
         self.evicted = 0
         """Number of keys removed while their bucket was not full."""
@@ -283,6 +302,12 @@ class Allowance:
             # A connected client may still use it. Other clients with the same key must get the same bucket.
             self._used[name] = oldest
         return bucket
+
+    def divide(self, nodes: int) -> None:
+        """Let each of `nodes` nodes have its part of the rate."""
+        self.nodes = nodes
+        for bucket in (*self._lru.values(), *self._used.values()):
+            bucket.divide(nodes)
 
     def inherit(self, before: "Allowance", now: float) -> None:
         """Carry over the usage from all buckets of `before` that are not full."""

@@ -48,6 +48,12 @@ class LimitTable:
         hidden = (one for one in (self.violations, self.flapping) if one is not None)
         return (*self.allowances, *hidden)
 
+    def divide(self, nodes: int) -> None:
+        """Divide the rates that all nodes of a cluster share."""
+        for one in self.allowances:
+            if one.limit.shared:
+                one.divide(nodes)
+
     def concerned(self, what: What, filtered: bool = False) -> list[Allowance]:
         """Return the limits of the given kind that have topic filters (if `filtered` is True), or that have none."""
         return [

@@ -26,6 +26,7 @@ from hookmq_ratelimit.client_keys import ClientKeys, user_of
 from hookmq_ratelimit.exemptions import Exemptions
 from hookmq_ratelimit.limit_table import LimitTable
 from hookmq_ratelimit.login_guard import LoginGuard
+from hookmq_ratelimit.node_count import NodeCount
 from hookmq_ratelimit.requests import BAN, UNBAN, ban_request, unban_request
 from hookmq_ratelimit.settings import Per, RateLimitConfig, What
 from hookmq_ratelimit.shared_bans import SharedBans
@@ -62,6 +63,7 @@ class RateLimitPlugin(Plugin):
         self.guard = LoginGuard(self.table, self.id, config.max_keys, self._over)
         self._keys = ClientKeys(self.id)
         self._shared = SharedBans(self.id, self)
+        self._nodes = NodeCount(self.table.divide)
         self._exemptions = Exemptions(config.exempt)
         self._broker: BrokerHandle | None = None
         self._before: RateLimitPlugin | None = None
@@ -93,7 +95,9 @@ class RateLimitPlugin(Plugin):
 
     @hookimpl
     def on_ready(self, broker: BrokerHandle) -> None:
-        """Apply the bans of the cluster, if the broker is in one."""
+        """Apply the bans of the cluster, and the node's part of shared limits, if the broker is in a cluster."""
+        if any(limit.shared for limit in self.config.limits):
+            self._nodes.open(broker)
         if self.config.share_bans:
             self._shared.open(broker)
 
@@ -115,6 +119,7 @@ class RateLimitPlugin(Plugin):
     def on_shutdown(self) -> None:
         """Pass the used buckets on to the plugin object that replaces this one."""
         self._shared.close()
+        self._nodes.close()
         if self._after is not None:
             self._after._inherit()
             self._after = None

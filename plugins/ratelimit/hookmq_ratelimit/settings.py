@@ -86,6 +86,9 @@ class Limit:
         nonempty=True,
     )
     name: str = setting("", "its name in logs and metrics; WHAT-per-PER by default")
+    shared: bool = setting(
+        False, "in a cluster, divide the rate by the number of live nodes; not for per: client"
+    )
 
     def __post_init__(self) -> None:
         if self.what not in get_args(What):
@@ -97,6 +100,8 @@ class Limit:
             raise ConfigError(
                 f"per: {self.what} are counted per {' or '.join(allowed)}, not {self.per}"
             )
+        if self.shared and self.per == "client":
+            raise ConfigError("shared: a client is on one node at a time; expected another `per`")
         modes = MODES[self.what]
         if self.mode is None:
             object.__setattr__(self, "mode", modes[0])

@@ -1,16 +1,18 @@
-"""A ban that one node of a cluster makes applies to all nodes."""
+"""A ban that one node of a cluster makes applies to all nodes, and shared limits are divided."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from cluster_world import ClusterWorld
-from hookmq_ratelimit.plugin import RateLimitPlugin
+from hookmq.mqtt_api import Puback
+from hookmq_ratelimit.plugin import _RUNNING, RateLimitPlugin
 from hookmq_testing import HookRecorder, make_plugin
 
 
 def start(world: ClusterWorld, name: str, **config: Any) -> None:
     """Start a node with the plugin ratelimit, and another one that can ask for bans."""
+    _RUNNING.clear()  # all nodes of a world have one runtime, so this would look like a reload
     limits = make_plugin(RateLimitPlugin, config, "ratelimit")
     world.start(name, plugins=(limits, HookRecorder("on_event", id="guard")))
 
@@ -19,6 +21,13 @@ def emit(world: ClusterWorld, name: str, event: str, **fields: object) -> None:
     """Ask a node for a ban, or for its end."""
     world.nodes[name].handle("guard").emit(f"ratelimit.{event}", **fields)
     world.settle()
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs() -> Iterator[None]:
+    """Forget the plugins of killed nodes."""
+    yield
+    _RUNNING.clear()
 
 
 @pytest.fixture
@@ -84,4 +93,38 @@ def test_bans_of_a_node_can_stay_there() -> None:
     world.connect("b", "pump")
     emit(world, "b", "ban", client_id="drill", seconds=600)
     world.connect("a", "drill")
+    world.close()
+
+
+def accepted(world: ClusterWorld, name: str, attempts: int) -> int:
+    """Return how many of a user's messages a node accepts at once."""
+    client = world.connect(name, f"c{name}", username="ann", expect=0)
+    for number in range(attempts):
+        client.publish("t", b"%d" % number, 1)
+    world.settle()
+    codes = [one.code for one in client.received if isinstance(one, Puback)]
+    return sum(code < 0x80 for code in codes)
+
+
+def test_a_shared_limit_is_divided_by_the_live_nodes() -> None:
+    world = ClusterWorld()
+    limit = {"what": "publishes", "per": "user", "rate": "12/h", "mode": "reject", "shared": True}
+    for name in ("a", "b", "c"):
+        start(world, name, limits=[limit])
+    world.advance(5.0)
+    assert [accepted(world, name, 12) for name in ("a", "b", "c")] == [4, 4, 4]
+    world.kill("c")
+    world.advance(1230.0)
+    # Each of the two nodes gets 6 in an hour now, so 2 in 20 minutes. All that it had is used.
+    assert [accepted(world, name, 12) for name in ("a", "b")] == [2, 2]
+    world.close()
+
+
+def test_other_limits_count_on_each_node() -> None:
+    world = ClusterWorld()
+    limit = {"what": "publishes", "per": "user", "rate": "12/h", "mode": "reject"}
+    for name in ("a", "b"):
+        start(world, name, limits=[limit])
+    world.advance(5.0)
+    assert [accepted(world, name, 20) for name in ("a", "b")] == [12, 12]
     world.close()
