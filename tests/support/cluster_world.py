@@ -70,12 +70,14 @@ class ClusterWorld:
         seed: int = 0,
         lease: float = 15.0,
         clients: Mapping[str, str] | None = None,
+        redirect: bool = False,
     ) -> None:
         self.clock = Clock(seed)
         self.random = Random(seed)
         self.log = SimulatedLog(self.clock, self.random, faults)
         self.lease = lease
         self.client_addresses = clients or {}
+        self.redirect = redirect
         self.engines: dict[str, SimulatedEngine] = {}
         self.nodes: dict[str, Harness] = {}
         self.plugins: dict[str, SimulatedPlugin] = {}
@@ -91,7 +93,9 @@ class ClusterWorld:
         """Start a node with more plugins, and wait until it has joined."""
         self.engines[name] = SimulatedEngine(self.log, self.clock, self.random)
         address = self.client_addresses.get(name, "")
-        settings = ClusterConfig(node=name, name="test", lease=self.lease, client_address=address)
+        settings = ClusterConfig(
+            node=name, name="test", lease=self.lease, client_address=address, redirect=self.redirect
+        )
         plugin = self.plugins[name] = SimulatedPlugin(settings, Context("cluster"))
         plugin.world = self
         node = self.nodes[name] = NodeHarness(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 import msgpack  # type: ignore[import-untyped]
-from hookmq.cluster_api import Here, Place, Refused, Relaying
+from hookmq.cluster_api import Here, Place, Redirect, Refused, Relaying
 from hookmq.plugin import ClientInfo, ReasonCode, Runtime
 
 from hookmq_cluster.engine import Appended, Engine, Entry, Stored, Unavailable
@@ -45,8 +45,8 @@ class Claims:
     """Finds and claims clients.
 
     `home` is the lane for new sessions. `lane_of` returns the lane of a session on this node, `place` gets the lane
-    of a new one. `owner` returns the live owner of a lane, or None. `relaying` returns how to reach a node that has a
-    lane. `kick` tells all other nodes to disconnect a client whose connection is older.
+    of a new one. `owner` returns the live owner of a lane, or None. `relaying` returns how a client reaches a node that
+    has a lane. `kick` tells all other nodes to disconnect a client whose connection is older.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Claims:
         lane_of: Callable[[str], str | None],
         place: Callable[[str, str], None],
         owner: Callable[[str], Member | None],
-        relaying: Callable[[Member, str], Relaying],
+        relaying: Callable[[Member, str], Relaying | Redirect],
         kick: Callable[[str, float], None],
     ) -> None:
         self._engine = engine

@@ -10,6 +10,7 @@ from typing import Final
 from hookmq.cluster_api import (
     Node,
     Place,
+    Redirect,
     Refused,
     Relaying,
     RelayTarget,
@@ -76,7 +77,7 @@ _LOOKS: Final = 6
 class JoinedCluster:
     """The other nodes, as this broker sees them. Implements `hookmq.cluster_api.Cluster`.
 
-    `relaying` returns how to relay a connection to a node that has a lane. `clients` is the address of this node for
+    `relaying` returns how a client reaches a node that has a lane. `clients` is the address of this node for
     clients, if they should be told. ``end_relays(count)`` closes connections that are relayed to other nodes; see
     `NodeDrain`.
     """
@@ -89,7 +90,7 @@ class JoinedCluster:
         node: str,
         boot: str,
         lease: float,
-        relaying: Callable[[Member, str], Relaying],
+        relaying: Callable[[Member, str], Relaying | Redirect],
         clients: str = "",
         end_relays: Callable[[int], int] = lambda _: 0,
     ) -> None:

@@ -77,6 +77,11 @@ class ClusterConfig:
         "address of this node for clients, such as mqtt-a.example.com:1883; MQTT 5 clients that should use this node get "
         "it as Server Reference",
     )
+    redirect: bool = setting(
+        False,
+        "whether to send MQTT 5 clients to the node with their session (0x9C), if it has a client_address, instead of "
+        "passing on their bytes",
+    )
     relay_tls: TlsConfig | None = setting(
         None,
         "files for TLS between nodes; each node needs a certificate for its `advertise` address, from the same authority",
@@ -100,6 +105,14 @@ class ClusterConfig:
         for what, name in (("node", self.node), ("name", self.name)):
             if name:
                 check_name(what, name)
+        if self.redirect and not self.client_address:
+            raise ConfigError(
+                "redirect: client_address is required, so that other nodes can redirect clients here"
+            )
+        if len(self.client_address) > 1024 or not self.client_address.isprintable():
+            raise ConfigError(
+                "client_address: expected at most 1024 characters, without control characters"
+            )
         if not self.name:
             raise ConfigError("name: a cluster needs a name")
         if self.replicas == 1 and not self.allow_single_replica:

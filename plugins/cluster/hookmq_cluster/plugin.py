@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from hookmq.cluster_api import Cluster, Relaying
+from hookmq.cluster_api import Cluster, Redirect, Relaying
 from hookmq.plugin import (
     BrokerHandle,
     ConfigError,
@@ -109,9 +109,16 @@ class ClusterPlugin(Plugin):
             self._engine = self.make_engine(runtime)
             self.joined = JoinedCluster(
                 self.config.name, runtime, self._engine, self.node, runtime.token(8),
-                self.config.lease, self.relaying, self.config.client_address, self._relays.end,
+                self.config.lease, self.directions, self.config.client_address, self._relays.end,
             )  # fmt: skip
         return self.joined
+
+    def directions(self, member: Member, lane: str) -> Relaying | Redirect:
+        """Return how a client reaches a node that has a lane."""
+        relaying = self.relaying(member, lane)
+        if self.config.redirect and member.clients:
+            return Redirect(member.clients, relaying)
+        return relaying
 
     def relaying(self, member: Member, lane: str) -> Relaying:
         """Return how to relay a connection to a node. Tests replace it with calls in one process."""

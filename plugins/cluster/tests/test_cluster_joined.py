@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from cluster_world import ClusterWorld
 from hookmq.mqtt_api import Publish, Pubrec
-from hookmq.plugin import ClientInfo, MetricRegistry, Peer, Scope
+from hookmq.plugin import ClientInfo, ConfigError, MetricRegistry, Peer, Scope
 from hookmq.storage_api import StoreFailed
+from hookmq_cluster.config import ClusterConfig
 from hookmq_cluster.engine import Stored, Unavailable
 from hookmq_testing import MemoryClient, will
 
@@ -635,3 +636,36 @@ def test_a_node_that_joins_or_leaves_is_not_ready(two: ClusterWorld) -> None:
     two.clock.call_later(0.1, look)
     two.start("b")
     assert (states[0], two.cluster("b").unready()) == ("joining", "")
+
+
+# redirect --------------------------------------------------------------------------------------------------------
+
+
+def test_an_mqtt5_client_is_sent_to_the_node_with_its_session() -> None:
+    addresses = {"a": "a.example:1883", "b": "b.example:1883"}
+    world = ClusterWorld("a", "b", clients=addresses, redirect=True)
+    options: dict[str, Any] = {"session_expiry_interval": 3600, "clean_start": False}
+    world.connect("b", "s", **options).disconnect()
+    refused = world.connect("a", "s", expect=0x9C, **options)
+    assert refused.connack is not None
+    assert refused.connack.properties.server_reference == "b.example:1883"
+    assert world.connect("b", "s", **options).session_present
+    # Older clients cannot be told. They are passed on.
+    world.connect("b", "old", version=4, clean_start=False).disconnect()
+    assert world.connect("a", "old", version=4, clean_start=False).session_present
+    # Clients without a session stay where they are.
+    world.connect("a", "new", **options)
+    world.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"redirect": True}, "redirect: client_address is required"),
+        ({"client_address": "a\nb"}, "client_address: expected at most 1024 characters"),
+        ({"client_address": "a" * 1025}, "client_address: expected at most 1024 characters"),
+    ],
+)
+def test_wrong_settings_of_a_redirect(settings: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ClusterConfig(**settings)
