@@ -28,7 +28,6 @@ plugins:
       node: {name}
       lease: 3s
       replicas: 1
-      allow_single_replica: true
       client_address: "127.0.0.1:{port}"
   - use: admin
     config: {{first_token_file: {token}}}

@@ -57,7 +57,18 @@ class ClusterConfig:
         maximum=5,
     )
     allow_single_replica: bool = setting(
-        False, "allow replicas: 1, with which the loss of one NATS server loses everything"
+        False,
+        "allow replicas: 1 also on NATS servers that are a cluster; the loss of one of them then loses everything",
+    )
+    sync: Literal["always", "lazy"] = setting(
+        "always",
+        "what the NATS servers do before they confirm a commit; always: write it to disk; lazy: nothing, so that a power "
+        "cut of all machines loses up to two minutes",
+    )
+    monitoring: tuple[str, ...] = setting(
+        (),
+        "monitoring addresses of the NATS servers, such as http://127.0.0.1:8222; with sync: always, a server that syncs "
+        "lazily is refused at the start",
     )
     lease: Seconds = setting(
         10.0,
@@ -113,11 +124,10 @@ class ClusterConfig:
             raise ConfigError(
                 "client_address: expected at most 1024 characters, without control characters"
             )
+        for address in self.monitoring:
+            if not address.startswith(("http://", "https://")):
+                raise ConfigError(f"monitoring: expected http:// or https://, found {address!r}")
         if not self.name:
             raise ConfigError("name: a cluster needs a name")
-        if self.replicas == 1 and not self.allow_single_replica:
-            raise ConfigError(
-                "replicas: 1 loses the whole cluster with one NATS server; set allow_single_replica: true to accept that"
-            )
         if self.replicas not in (1, 3, 5):
             raise ConfigError(f"replicas: {self.replicas} is not one of 1, 3, 5")

@@ -33,6 +33,7 @@ from hookmq_cluster.metrics import register
 from hookmq_cluster.names import Names
 from hookmq_cluster.nats_connection import NatsOptions
 from hookmq_cluster.nats_engine import NatsEngine
+from hookmq_cluster.nats_sync import check_sync
 from hookmq_cluster.relay import Relays
 from hookmq_cluster.relay_counters import RelayCounters
 from hookmq_cluster.relay_listener import RelayListener
@@ -162,11 +163,19 @@ class ClusterPlugin(Plugin):
         if isinstance(engine, NatsEngine):
             try:
                 await engine.open()
+                await self._check_sync()
             except EngineError as error:
                 raise StoreError(str(error)) from None
         if engine is not None:
             await self._facts.start(engine, Names(self.config.name), broker.runtime)
         await cluster.join(await self.open_relay(cluster))
+
+    async def _check_sync(self) -> None:
+        config = self.config
+        if config.sync == "always" and config.monitoring:
+            await check_sync(config.monitoring, self.log)
+        elif config.sync == "always" and not config.workers:
+            self.log("info", "cluster.sync_unverified")
 
     @hookimpl
     def register_metrics(self, registry: MetricRegistry) -> None:
