@@ -409,8 +409,8 @@ class JoinedCluster:
     def _asked_for_lane(self, node: str, boot: str, message: HandOver) -> None:
         """Give a node its home lane back. It asks again until it owns the lane, so it needs no answer."""
         if message.lane == node:
-            owner = self.membership.others.get(node, Member(node, boot, ""))
-            self.keeper.give(message.lane, owner._replace(boot=boot), lambda _: None)
+            owner = self.membership.others.get(node, Member(node, boot, ""))._replace(boot=boot)
+            self.drain.return_lane(node, owner)
 
     def _joined(self, member: Member) -> None:
         self._runtime.log("info", "cluster.member_joined", node=member.node, address=member.address)

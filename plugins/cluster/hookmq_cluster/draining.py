@@ -145,7 +145,9 @@ class NodeDrain:
         await self._give_all([self._home] if self._home in keeper.open else [], moved)
         for lane, owner in list(self._lanes.owners.items()):
             if lane not in keeper.open and keeper.is_own(owner):
-                await self._pass_on(lane, owner.sequence)
+                if (target := self._target()) is None:
+                    raise StoreError(f"no other node can take lane {lane!r}")
+                await self._pass_on(lane, owner.sequence, target)
         while self._end_relays(TURN):
             await pause(self._runtime, SLICE)
 
@@ -178,12 +180,28 @@ class NodeDrain:
 
     def received(self, lane: str, fence: int) -> None:
         """Another node has given a lane to this one, because it did not know yet that it is drained. Pass it on."""
-        self._runtime.spawn(self._pass_on(lane, fence), partial(self._passed, lane))
+        self._runtime.spawn(self._pass_on_later(lane, fence), partial(self._passed, lane))
 
-    async def _pass_on(self, lane: str, fence: int) -> None:
-        target = self._target()
-        if target is None:
-            raise StoreError(f"no other node can take lane {lane!r}")
+    async def _pass_on_later(self, lane: str, fence: int) -> None:
+        while (target := self._target()) is None:
+            await pause(self._runtime, 1.0)
+            owner = self._lanes.owners.get(lane)
+            if not self.state or owner is None or owner.sequence != fence:
+                return
+        await self._pass_on(lane, fence, target)
+
+    def return_lane(self, lane: str, to: Member) -> None:
+        """Give a lane to the node that asks for it, also if this node has not opened it."""
+        owner = self._lanes.owners.get(lane)
+        if not self.state or self._keeper.has(lane):
+            self._keeper.give(lane, to, lambda _: None)
+            return
+        if owner is not None and self._keeper.is_own(owner):
+            self._runtime.spawn(
+                self._pass_on(lane, owner.sequence, to), partial(self._passed, lane)
+            )
+
+    async def _pass_on(self, lane: str, fence: int, target: Member) -> None:
         self._lanes.fences[lane] = fence
         given = self._runtime.promise()
 
@@ -193,6 +211,7 @@ class NodeDrain:
         self._lanes.give(lane, target, answered)
         reason = await given
         if reason:
+            self._lanes.fences.pop(lane, None)
             raise StoreError(f"lane {lane!r} was not given to node {target.node!r}: {reason}")
 
     def _passed(self, lane: str, _: object, error: BaseException | None) -> None:

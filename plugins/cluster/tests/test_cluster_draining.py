@@ -254,6 +254,23 @@ def test_a_drained_node_passes_a_lane_on(world: ClusterWorld) -> None:
     assert world.cluster("b").owns(lane) or world.cluster("c").owns(lane)
 
 
+def test_nodes_that_were_drained_at_once_get_their_lanes_back(world: ClusterWorld) -> None:
+    """Each has given its lane to the other, before it knew that the other one is drained, too."""
+    for node in "ab":
+        durable(world, node, f"s-{node}").subscribe("t", 1)
+    for node in "ab":
+        world.manager(node).drain_node(node, 0.0, False)
+    world.advance(10.0)
+    for node in "ab":
+        assert status(world, node).state in ("draining", "drained")
+    for node in "ab":
+        world.manager(node).undrain_node(node)
+    world.advance(5.0)
+    for node in "ab":
+        assert (status(world, node).state, status(world, node).problem) == ("ready", "")
+        assert durable(world, node, f"s-{node}").session_present
+
+
 def test_plugins_publish_on_a_drained_node(world: ClusterWorld) -> None:
     drain(world, "a")
     subscriber = durable(world, "b", "s")
