@@ -248,8 +248,8 @@ class JoinedCluster:
         await self._refuse_namesake()
         await refuse_unfinished(self._engine, runtime, self._names)
         self.lanes.watch()
-        while isinstance(await answer(runtime, self.membership.watch), Unavailable):
-            runtime.log("warning", "cluster.engine_silent")
+        while isinstance(seen := await answer(runtime, self.membership.watch), Unavailable):
+            runtime.log("warning", "cluster.engine_silent", reason=seen.reason)
             await pause(runtime, 1.0)
         await self.keeper.open_home()
         # Again: a tool that looked for live nodes before may not have seen this one.

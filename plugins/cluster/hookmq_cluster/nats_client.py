@@ -87,6 +87,18 @@ class NatsClient:
         """Return whether there is a connection, on which something arrived in the last seconds."""
         return self._connection is not None
 
+    def silence(self) -> str:
+        """Return why a request may have no answer."""
+        return self._denied() or "no server answered"
+
+    def denies(self, subject: str) -> bool:
+        """Return whether the server has just said that this user may not make a request to `subject`."""
+        denied = self._denied()
+        return f'"{subject}"' in denied or self._inbox in denied
+
+    def _denied(self) -> str:
+        return self._connection.denied if self._connection is not None else ""
+
     def on_connection(self, call: Callable[[bool], None]) -> None:
         """Call `call` with False when the connection is lost, and with True when it is back."""
         self._watching.append(call)

@@ -63,7 +63,7 @@ class _Commit:
     """The result, if the stream does not have the key."""
     pause: float = SHORTEST_PAUSE
     timer: Timer | None = None
-    reason: str = "no server answered"
+    reason: str = ""
     logged: int = 0
     """The code of the answer that was logged last: one line is enough for all attempts."""
 
@@ -120,7 +120,7 @@ class Commits:
         now = self._runtime.now()
         age = max(now - commit.begun, self._runtime.time() - commit.begun_time)
         if now >= commit.deadline or age > SAFE:
-            self._finish(commit, Unavailable(commit.reason))
+            self._finish(commit, Unavailable(commit.reason or self._client.silence()))
             return
         wait = min(REPEAT, commit.deadline - now) if commit.key else commit.deadline - now
         commit.timer = self._runtime.call_later(wait, partial(self._silent, commit))
@@ -147,7 +147,7 @@ class Commits:
         if commit.key:
             self._attempt(commit)
         else:
-            self._finish(commit, Unavailable(commit.reason))
+            self._finish(commit, Unavailable(commit.reason or self._client.silence()))
 
     def _answered(self, commit: _Commit, header: bytes, data: bytes | None) -> None:
         self._stop(commit)

@@ -120,6 +120,8 @@ class NatsConnection(asyncio.Protocol):
     ) -> None:
         self.info: dict[str, Any] = {}
         self.full = False
+        self.denied = ""
+        """The last subject that this user may not use, as the server says."""
         self._options = options
         self._runtime = runtime
         self._lost = lost
@@ -269,9 +271,16 @@ class NatsConnection(asyncio.Protocol):
 
     def _refused(self, text: str) -> None:
         """Handle an error. The server closes the connection after most of them."""
-        self._reason = f"the NATS server says: {text}"
-        if not self._opened:
-            self._fail(EngineError(self._reason))
+        said = f"the NATS server says: {text}"
+        if text.startswith("Permissions Violation"):
+            # The connection goes on. A request to a subject that is denied has no other answer.
+            if said == self.denied:
+                return
+            self.denied = said
+        else:
+            self._reason = said
+            if not self._opened:
+                self._fail(EngineError(said))
         self._runtime.log("warning", "cluster.nats_error", error=text)
 
     def _fail(self, error: Exception) -> None:

@@ -284,7 +284,7 @@ class NatsEngine:
                 await self._prepare_once()
                 return
             except _NotYet as problem:
-                if self._runtime.now() >= until:
+                if self._runtime.now() >= until or "Permissions Violation" in str(problem):
                     raise EngineError(str(problem)) from None
             await asyncio.sleep(0.25)
 

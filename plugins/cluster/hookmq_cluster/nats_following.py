@@ -55,6 +55,7 @@ class Following:
         self._subscription = 0
         self._heard = 0.0
         self._pause = FIRST_PAUSE
+        self._logged = ""
         self._request: Request | None = None
         self._ended = False
         self._timer: Timer = runtime.call_later(SIGN_OF_LIFE, self._watch)
@@ -120,10 +121,13 @@ class Following:
             self._failed(text or f"error {code}")
         else:
             self._pause = FIRST_PAUSE
+            self._logged = ""
 
     def _failed(self, reason: str) -> None:
         """Make it again after a pause, which is shorter than the time until silence is noticed."""
-        self._runtime.log("warning", "cluster.follow_delayed", reason=reason)
+        if reason != self._logged:  # one line is enough for all attempts
+            self._logged = reason
+            self._runtime.log("warning", "cluster.follow_delayed", reason=reason)
         self._heard = self._runtime.now() - SILENT + self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
 

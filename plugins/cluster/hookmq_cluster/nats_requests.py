@@ -51,7 +51,7 @@ class Request:
         self._begin = begin
         self._reply = ""
         self._ended = False
-        self._reason = "no server answered"
+        self._reason = ""
         self._repeat: Timer | None = None
         self._unanswered = 0
         self._timer = runtime.call_later(timeout, self._late)
@@ -87,6 +87,9 @@ class Request:
 
     def _silent(self) -> None:
         self._unanswered += 1
+        if self._client.denies(self._subject):
+            self._late()
+            return
         self._client.forget(self._reply)
         self._send()
 
@@ -107,7 +110,7 @@ class Request:
 
     def _late(self) -> None:
         self.cancel()
-        self._failed(self._reason)
+        self._failed(self._reason or self._client.silence())
 
 
 def call_api(

@@ -21,10 +21,11 @@ async def shared_secret(runtime: Runtime, engine: Engine, names: Names) -> str:
         engine.commit((new,), done)
 
     while True:
-        stored = await answer(runtime, look)
-        if isinstance(stored, Stored):
-            return stored.data.decode()
-        if stored is None:
-            await answer(runtime, create)
-        else:
+        found: object = await answer(runtime, look)
+        if isinstance(found, Stored):
+            return found.data.decode()
+        if found is None:
+            found = await answer(runtime, create)
+        if isinstance(found, Unavailable):
+            runtime.log("warning", "cluster.engine_silent", reason=found.reason)
             await pause(runtime, 1.0)

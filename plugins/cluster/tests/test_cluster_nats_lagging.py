@@ -33,6 +33,12 @@ class Requests:
     def connected(self) -> bool:
         return self.online
 
+    def silence(self) -> str:
+        return "no server answered"
+
+    def denies(self, subject: str) -> bool:
+        return False
+
     def request(self, subject: str, data: bytes, answer: Answer) -> str:
         self._count += 1
         self.open.append((subject, json.loads(data) if data else {}, answer, str(self._count)))
