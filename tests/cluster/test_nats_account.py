@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 from clusterkill.nodes import BrokerNode
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.slow
 [ACCOUNT] = [
     one.text
     for one in blocks(ROOT / "docs" / "how-to" / "cluster.md")
-    if one.kind == "text nats-account"
+    if one.text.startswith("accounts {")
 ]
 USER = ", name: hookmq, user: hookmq, password: change-me"
 
@@ -70,7 +71,7 @@ def until(thread: LoopThread, true: Callable[[], bool]) -> None:
 
 def test_a_cluster_needs_no_other_permission(nodes: list[BrokerNode], thread: LoopThread) -> None:
     a, b = nodes
-    keep = {"clean_start": False, "session_expiry_interval": 3600}
+    keep: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 3600}
     subscriber = thread.run(AsyncioClient("s", **keep).connect(b.port))
     thread.run(subscriber.subscribe("t/#", 1))
     thread.call(subscriber.disconnect)
@@ -90,14 +91,14 @@ def test_a_cluster_needs_no_other_permission(nodes: list[BrokerNode], thread: Lo
     thread.call(publisher.disconnect)
     for node in nodes:
         assert "cluster.nats_error" not in events(node)
-    assert a.terminate() == 0
+    a.terminate(60)
 
 
 def test_a_deleted_stream_withholds_acknowledgements(
     nats: NatsCluster, nodes: list[BrokerNode], thread: LoopThread
 ) -> None:
     a, b = nodes
-    keep = {"clean_start": False, "session_expiry_interval": 3600}
+    keep: dict[str, Any] = {"clean_start": False, "session_expiry_interval": 3600}
     subscriber = thread.run(AsyncioClient("s", **keep).connect(a.port))
     thread.run(subscriber.subscribe("t", 1))
     publisher = thread.run(AsyncioClient("p").connect(a.port))

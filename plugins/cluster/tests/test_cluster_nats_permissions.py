@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from engine_contract import Calls, appended
@@ -15,9 +16,9 @@ from pages import blocks
 from workspace import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "cluster.md"
-[ACCOUNT] = [one.text for one in blocks(PAGE) if one.kind == "text nats-account"]
+[ACCOUNT] = [one.text for one in blocks(PAGE) if one.text.startswith("accounts {")]
 PERMISSIONS = re.findall(r'"([^"]*[.][^"]*)"', ACCOUNT)
-ME = {"user": "hookmq", "password": "change-me"}
+ME: dict[str, Any] = {"user": "hookmq", "password": "change-me"}
 OTHER = """\
   OTHER { jetstream: enabled, users: [{ user: other, password: other }] }
 }
@@ -32,7 +33,7 @@ class Server:
         self.nats.start()
         self.bench = NatsBench(self.nats.urls, "hookmq", 1)
 
-    def new(self, **options: str) -> NatsEngine:
+    def new(self, **options: Any) -> NatsEngine:
         """Return an engine that is not open."""
         return self.bench.new(**(options or ME))
 
