@@ -3,8 +3,9 @@
     .venv/bin/python tests/crash/cluster --seeds 15 --results results.json
 
 A seed determines the faults and the load. Real processes do not repeat exactly, so a seed that failed may succeed the
-next time: `--repeat 5` runs each seed several times. The folder of a seed with findings remains; it has the history and
-all logs. The program exits with code 1 if a seed has findings. `make chaos-cluster CLUSTERS=15` runs it.
+next time: `--repeat 5` runs each seed several times. The folder of a seed with findings remains. It has all logs, and the
+history, which `--judge` judges again. The program exits with code 1 if a seed has findings. `make chaos-cluster
+CLUSTERS=15` runs it.
 """
 
 import argparse
@@ -17,6 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 
+from clusterkill.checker import check
+from clusterkill.history import read_history
 from clusterkill.report import outcome_lines, recovery_lines, write_results
 from clusterkill.rounds import Broken, Outcome, break_cluster
 
@@ -30,7 +33,12 @@ def main() -> int:
     parser.add_argument("--kind", default="", help="the kind of all faults, such as 'kill broker'")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each seed")
     parser.add_argument("--results", type=Path, default=None, help="write the results as JSON")
+    parser.add_argument("--judge", type=Path, default=None, help="judge this history again")
     options = parser.parse_args()
+    if options.judge is not None:
+        verdict = check(read_history(options.judge))
+        print("\n".join(verdict.lines()) or "nothing found")
+        return 0 if verdict.ok else 1
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # unmount the disks
     first = options.seed if options.seed is not None else random.randrange(1_000_000)
     folder = Path(tempfile.mkdtemp(prefix="hookmq-chaos-"))

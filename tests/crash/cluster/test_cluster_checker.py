@@ -99,6 +99,17 @@ def test_a_repetition_is_not_reordered() -> None:
     assert findings(*SUBSCRIBED, *sent([1, 2, 3], 1), *received(1, 2, 3, 2)) == {}
 
 
+def test_a_message_from_before_suback_may_come_late() -> None:
+    lines = (
+        "p invoke publish d/1 1 1",
+        *SUBSCRIBED,
+        *sent([2], 1),
+        *received(2, 1),
+        "p ok publish d/1 1",
+    )
+    assert findings(*lines) == {}
+
+
 def test_order_is_judged_for_each_topic_and_each_part() -> None:
     topics = [*sent([1, 2], 1, "d/1"), *sent([1, 2], 1, "d/2")]
     mixed = [*received(2, topic="d/2"), *received(1, 2), *received(1, topic="d/2")]

@@ -183,6 +183,10 @@ class _Reading:
         session.times[topic, number] += 1
         if send is None or session.group:
             return
+        since = session.subscribed(topic)
+        if since < 0 or send.invoked < since:
+            # The publisher may send it again. Later messages may have arrived before that.
+            return
         newest = session.newest.get((topic, send.part), 0)
         if first and number < newest:
             self.verdict.find(
