@@ -97,6 +97,7 @@ def _seed(outcome: Outcome) -> dict[str, Any]:
         "settled": round(outcome.settled, 1),
         "restarts": outcome.restarts,
         "refusals": outcome.refusals,
+        "recovery": recoveries([outcome]),
         "counts": dict(outcome.verdict.counts),
         "findings": outcome.verdict.lines(),
     }
