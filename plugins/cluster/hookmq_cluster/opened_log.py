@@ -31,7 +31,8 @@ class OpenedLog(NamedTuple):
 
 
 def _log(level: str, event: str, /, **fields: object) -> None:
-    if level in ("warning", "error"):
+    # The server's own warnings concern its configuration, which the plugin writes.
+    if level == "error" or (level == "warning" and event != "cluster.nats_log"):
         shown = " ".join(f"{name}={value}" for name, value in fields.items())
         print(f"hookmq: {event} {shown}", file=sys.stderr)
 
