@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from cluster_world import ClusterWorld
 from hookmq.mqtt_api import Publish, Pubrec
-from hookmq.plugin import ClientInfo, ConfigError, MetricRegistry, Peer, Scope
+from hookmq.plugin import ClientInfo, ConfigError, MetricRegistry, Peer, PluginError, Scope
 from hookmq.storage_api import StoreFailed
 from hookmq_cluster.config import ClusterConfig
 from hookmq_cluster.engine import Stored, Unavailable
@@ -41,6 +41,22 @@ def test_nodes_see_each_other(two: ClusterWorld) -> None:
     assert set(two.cluster("a").membership.others) == {"b"}
     assert set(two.cluster("b").membership.others) == {"a"}
     assert two.cluster("a").keeper.open == {"a"}
+
+
+def test_a_node_with_the_name_of_another_one_does_not_start(two: ClusterWorld) -> None:
+    subscriber = two.connect("b", "s", session_expiry_interval=3600)
+    subscriber.subscribe("t", 1)
+    first = two.plugins["b"], two.engines["b"]
+    with pytest.raises(PluginError) as error:
+        two.start("b")
+    two.plugins["b"], two.engines["b"] = first
+    assert str(error.value).endswith(
+        "another process is already node 'b' of cluster 'test', at b:1: give each node its own name"
+    )
+    assert two.cluster("b").keeper.open == {"b"}
+    two.connect("a", "p").publish("t", b"x", 1)
+    two.settle()
+    assert payloads(subscriber) == [b"x"]
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -225,6 +225,23 @@ def test_servers_that_cannot_be_used() -> None:
         works((f"nats://127.0.0.1:{port}", *server.urls))
 
 
+def test_a_server_that_starts_later_is_waited_for() -> None:
+    cluster = NatsCluster(1)
+    try:
+        bench = NatsBench(cluster.urls, "later", 1)
+        engine = bench.new()
+        opening = bench.loop.create_task(engine.open(30.0))
+        bench.pass_time(0.5)
+        assert not opening.done()
+        cluster.start()
+        bench.loop.run_until_complete(opening)
+        bench.engines.append(engine)
+        appended(bench, engine, Entry(bench.prefix + "lane.a", b""))
+        bench.close()
+    finally:
+        cluster.close()
+
+
 def test_a_server_that_is_something_else() -> None:
     async def talk(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")

@@ -243,6 +243,23 @@ def test_a_password_that_changes_is_reported_until_it_is_right_again(server: Ser
     assert "change-me" not in repr(bench.logged)
 
 
+def test_a_server_that_accepts_only_smaller_messages_is_not_used(server: Server) -> None:
+    bench = server.bench
+    engine = server.engine()
+    server.restart("accounts {", "max_payload: 65536\naccounts {")
+    told = ("warning", "cluster.nats_unreachable")
+    problem = "max_payload is 65536; at least 1048576 is required on all servers"
+    bench.wait(lambda: problem in repr([one for one in bench.logged if one[:2] == told]))
+    calls = Calls(bench)
+    engine.commit([Entry(bench.prefix + "lane.a", bytes(500_000))], calls, "key")
+    bench.pass_time(0.2)
+    assert calls.all == []
+    server.restart("max_payload: 65536\n", "")
+    assert isinstance(calls.one(20.0), Appended)
+    with pytest.raises(ValueError, match="an entry of 2000000 bytes"):
+        engine.commit([Entry(bench.prefix + "lane.a", bytes(2_000_000))], calls)
+
+
 @pytest.mark.slow
 def test_a_deleted_stream_is_unavailable_and_never_made_again(server: Server) -> None:
     bench = server.bench
