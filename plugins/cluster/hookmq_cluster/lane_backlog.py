@@ -12,6 +12,8 @@ from hookmq_cluster.waiting import answer
 
 MOST: Final = 32 << 20
 """Bytes of frames that are read before a lane is opened. Order is lost if there are more."""
+_ATTEMPTS: Final = 3
+"""How often in succession a page is read that the log does not answer."""
 
 
 class LaneBacklog:
@@ -45,14 +47,17 @@ class LaneBacklog:
             return True
         if isinstance(stored, Unavailable):
             return False
+        failures = 0
         while self.last < stored.sequence and not self.too_large:
             page = await answer(
                 self._runtime, partial(self._engine.read, (self._subject,), self.last)
             )
-            if isinstance(page, Unavailable) or not page:
+            if page and not isinstance(page, Unavailable):
+                failures = 0
+                for one in page:
+                    self._add(one)
+            elif (failures := failures + 1) >= _ATTEMPTS:
                 return False
-            for one in page:
-                self._add(one)
         return True
 
     def _add(self, stored: Stored) -> None:

@@ -6,6 +6,7 @@ from hookmq_cluster.engine import Entry
 from hookmq_cluster.frames import MessageItem, Origin, PeerFrame, encode_peer
 from hookmq_cluster.lane_backlog import LaneBacklog
 from hookmq_testing.contracts import make_message
+from simulated_engine import Faults
 
 
 def send(bench: Bench, count: int) -> None:
@@ -62,3 +63,16 @@ def test_a_large_backlog_is_read_in_part(monkeypatch: pytest.MonkeyPatch) -> Non
     assert read(bench, backlog)
     assert backlog.too_large
     assert 0 < len(backlog.frames) < 250
+
+
+def test_a_page_that_is_lost_is_read_again() -> None:
+    bench = Bench()
+    process = Process(bench)
+    send(bench, 300)
+    bench.log.faults = Faults(lost_answer=0.3, page=5)
+    backlog = LaneBacklog(bench.runtime, process.engine, NAMES.lane("n1"), 0)
+    rounds = 1
+    while not read(bench, backlog):
+        rounds += 1
+    assert len(backlog.frames) == 300
+    assert rounds < 10
