@@ -60,6 +60,22 @@ class PendingCommit:
         return entries
 
 
+def split_entries(entries: list[Entry], limit: int) -> list[list[Entry]]:
+    """Return the entries in several parts, of at most `limit` entries. The parts of one frame stay together, as long as
+    the frame has no more entries than that: its reader must not note a position between them."""
+    found: list[list[Entry]] = []
+    start = 0
+    while start < len(entries):
+        end = min(start + limit, len(entries))
+        cut = end
+        while start < cut < len(entries) and entries[cut].subject == entries[cut - 1].subject:
+            cut -= 1
+        end = cut if cut > start else end
+        found.append(entries[start:end])
+        start = end
+    return found
+
+
 def origin_of(frames: Frames, stored: Stored) -> Origin | None:
     """Return the origin of an owner's frame that `stored` completes, or None."""
     try:

@@ -27,7 +27,12 @@ from hookmq_cluster.frames import Frames, Origin
 from hookmq_cluster.lane_log import ATTEMPTS, RETRY, LaneLog, Opened
 from hookmq_cluster.lane_state import ID_BITS, LaneState
 from hookmq_cluster.names import Names
-from hookmq_cluster.pending_commit import CommitCounters, PendingCommit, origin_of
+from hookmq_cluster.pending_commit import (
+    CommitCounters,
+    PendingCommit,
+    origin_of,
+    split_entries,
+)
 from hookmq_cluster.placement import Placement, Retained
 
 
@@ -256,9 +261,10 @@ class ClusterStore:
         parts: list[list[Entry]] = []
         if len(last) + len(others) > limit:
             # Without an answer, publishers send these messages again. QoS 2 messages may then arrive twice.
-            parts = [self._fenced(others[at : at + limit]) for at in range(0, len(others), limit)]
+            parts = [self._fenced(part) for part in split_entries(others, limit)]
             others = []
-        parts.append([*last, *others])
+        if last or others:
+            parts.append([*last, *others])
         self._append_part(commit, parts, 0)
 
     def _append_part(self, commit: PendingCommit, parts: list[list[Entry]], index: int) -> None:

@@ -602,6 +602,32 @@ def test_many_retained_messages_take_several_commits_of_the_log() -> None:
     assert list(process.store.lanes()["n1"].clients) == ["a"]
 
 
+@pytest.mark.parametrize("retained", [997, 998, 999, 1000, 1998])
+def test_the_parts_of_a_frame_stay_together(retained: int) -> None:
+    bench = Bench()
+    process = Process(bench)
+    lane = NAMES.lane("n3")
+    process.outgoing = [Entry(lane, b"part 0"), Entry(lane, b"part 1"), Entry(lane, b"part 2")]
+    before = len(bench.log.commits)
+    process.commit(*(PutRetained(make_message(f"t{number}", b"x")) for number in range(retained)))
+    commits = bench.log.commits[before:]
+    parts = [one.sequence for one in bench.log.messages([lane])]
+    assert len(parts) == 3
+    assert any(one.first <= parts[0] and parts[-1] <= one.last for one in commits)
+    assert len(bench.log.messages([NAMES.retained_messages])) == retained
+
+
+def test_a_frame_with_more_parts_than_a_commit_has_entries_is_split() -> None:
+    bench = Bench()
+    process = Process(bench)
+    process.outgoing = [Entry(NAMES.lane("n3"), b"%d" % number) for number in range(2100)]
+    before = len(bench.log.commits)
+    process.commit()
+    sizes = [one.last - one.first + 1 for one in bench.log.commits[before:]]
+    assert sum(sizes) == 2100
+    assert max(sizes) == 1000
+
+
 def test_a_batch_that_is_too_large_fails() -> None:
     bench = Bench()
     process = Process(bench)
