@@ -99,6 +99,10 @@ class UndecidedWill(Protocol):
         """Forget the will."""
 
 
+_COMMIT_GAP: Final = 0.003
+"""Seconds between two large commits of a cluster; see `CommitPause`."""
+
+
 class BrokerState:
     """The shared state of one broker. All modules of this package read and change it."""
 
@@ -203,7 +207,8 @@ class BrokerState:
         )
         if self.cluster is not None:
             self.committer.add_journal(self.cluster)
-        self.commit_pause = CommitPause(runtime, self.committer, self._written_after_pause)
+        gap = _COMMIT_GAP if self.cluster is not None else 0.0
+        self.commit_pause = CommitPause(runtime, self.committer, self._written_after_pause, gap)
         self.writes.committer = self.committer
         self.writes.commit = self.commit_pause.commit
         self.writes.tell = self.tell
@@ -393,7 +398,7 @@ class BrokerState:
             self.hooks.observers.notify("on_event", listener, client, event, view, "")
 
     def _commit_collected(self) -> None:
-        self.commit_pause.commit()
+        self.commit_pause.finished()
 
     def _written_after_pause(self) -> None:
         self.writes.flush()

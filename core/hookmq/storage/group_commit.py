@@ -131,6 +131,11 @@ class GroupCommit:
         return self._running or bool(self._records) or bool(self._waiters) or self._journaled
 
     @property
+    def awaited(self) -> bool:
+        """Whether anything waits for the commit of the current batch."""
+        return bool(self._waiters)
+
+    @property
     def running(self) -> bool:
         """Whether a commit is running."""
         return self._running

@@ -4,15 +4,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hookmq.model.message import Message
 from hookmq.mqtt.packets import (
     Puback,
     Publish,
 )
 from hookmq.storage.records import (
     Enqueue,
+    PutMessage,
     Record,
 )
-from hookmq_testing import DurableStore, Harness, MemoryClient, SlowStore
+from hookmq_testing import ClusterRecorder, DurableStore, Harness, MemoryClient, SlowStore
 
 Make = Callable[..., Harness]
 
@@ -87,3 +89,61 @@ def test_it_does_not_wait_for_ever(harness: Harness, store: SlowStore, answered:
         for number in range(MANY):
             pub.publish("t", b"%d" % number, 1)
     assert (store.committing is None) == (answered == MANY - 1)
+
+
+@pytest.mark.parametrize("publisher", [False, True])
+def test_a_batch_that_nothing_waits_for_waits_longer(
+    broker_harness: Make, store: SlowStore, publisher: bool
+) -> None:
+    cluster = ClusterRecorder()
+    harness = broker_harness([cluster], store=store)
+    one = durable(harness, "one", auto_ack=False)
+    one.subscribe("t", 1)
+    pub = durable(harness, "pub")
+    store.slow = True
+    with harness.together():
+        for number in range(MANY):
+            message = Message("t", b"%d" % number, 1, received_at=harness.clock.time())
+            cluster.node.deliver(message, lambda *_: True, ())
+        cluster.node.flush()
+    harness.advance(0.012)
+    assert store.committing is None
+    if publisher:
+        pub.publish("t", b"awaited", 1)
+        harness.advance(0.002)
+        assert kinds(store.committing).count(Enqueue) == MANY + 1
+        return
+    for packet in [p for p in one.unread if isinstance(p, Publish)][1:]:
+        one.ack(packet)
+    harness.advance(0.005)
+    assert store.committing is None
+    harness.advance(0.005)
+    assert kinds(store.committing) == [PutMessage, Enqueue]
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_a_large_commit_of_a_cluster_is_followed_by_a_pause(
+    broker_harness: Make, store: SlowStore, clustered: bool
+) -> None:
+    harness = broker_harness([ClusterRecorder()] if clustered else [], store=store)
+    gone = durable(harness, "gone")
+    gone.subscribe("t", 1)
+    gone.disconnect()
+    pub = harness.connect("pub")
+    store.slow = True
+    with harness.together():
+        for number in range(MANY):
+            pub.publish("t", b"%d" % number, 1)
+    harness.settle()
+    pub.publish("t", b"collected", 1)
+    harness.settle()
+    store.finish(all=False)
+    assert (store.committing is None) == clustered
+    pub.publish("t", b"joins", 1)
+    harness.advance(0.003)
+    assert kinds(store.committing).count(Enqueue) == (2 if clustered else 1)
+    store.finish()
+    harness.settle()
+    harness.advance(1.0)
+    pub.publish("t", b"alone", 1)
+    assert kinds(store.committing) == [PutMessage, Enqueue]
