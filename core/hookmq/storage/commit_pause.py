@@ -64,7 +64,7 @@ class CommitPause:
         self._committer.flush()
 
     def finished(self) -> None:
-        """Commit what was collected while the last commit ran. After a large one, first wait for `gap` seconds, so that
+        """Commit the batch collected while the last commit ran. After a large one, first wait for `gap` seconds, so that
         the messages that follow its acknowledgements can join."""
         added, self._added = self._added, self._committer.added
         if self._gap and self._timer is None and self._added - added >= _MIN_UNACKNOWLEDGED:
