@@ -35,6 +35,9 @@ FRAME_BYTES: Final = 256 * 1024
 PAUSE: Final = 0.001
 """Seconds between two frames for a node, unless an acknowledgement waits for one. A frame costs as much as a hundred
 packets in it."""
+LONG_PAUSE: Final = 0.003
+"""Seconds after frames with at least `MANY` packets."""
+MANY: Final = 32
 _NO_GROUPS: Final[tuple[str, ...]] = ()
 
 
@@ -126,6 +129,10 @@ class Forwarding:
         self._scheduled = False
         self._sent = -PAUSE
         """When frames were last sent."""
+        self._pause = PAUSE
+        """Seconds until the next ones."""
+        self._packets = 0
+        """The number of packets in the next frames."""
 
     def forward(self, message: Message, route: RemoteRoute) -> bool:
         """See `hookmq.storage.cluster.Cluster.forward`."""
@@ -235,7 +242,7 @@ class Forwarding:
             self.end_turn()
         elif not self._scheduled:
             self._scheduled = True
-            pause = self._sent + PAUSE - self._runtime.now()
+            pause = self._sent + self._pause - self._runtime.now()
             if pause > 0:
                 self._runtime.call_later(pause, self._end_turn)
             else:
@@ -251,6 +258,7 @@ class Forwarding:
             self.dropped += count
         else:
             node.items += runs
+            self._packets += count
             self.forwarded += count - len(runs)  # `_encode` counts each run as one
 
     def _store(self, lane: str, item: MessageItem) -> None:
@@ -310,6 +318,8 @@ class Forwarding:
         encoded: dict[tuple[int, ...], list[bytes]] = {}
         for node in self._nodes.values():
             self._take_packets(node)
+        self._pause = LONG_PAUSE if self._packets >= MANY else PAUSE
+        self._packets = 0
         for node in self._nodes.values():
             if node.items:
                 self._sent = self._runtime.now()

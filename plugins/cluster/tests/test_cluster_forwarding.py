@@ -9,6 +9,7 @@ from cluster_routing import NAMES, RoutingNode, RoutingWorld
 from hookmq.plugin import Message
 from hookmq.storage_api import CommitId, StoreFailed, group_owner
 from hookmq_cluster.engine import Entry, Stored
+from hookmq_cluster.forwarding import LONG_PAUSE, MANY, PAUSE
 from hookmq_cluster.frames import (
     MessageItem,
     Origin,
@@ -362,6 +363,29 @@ def test_many_packets_are_sent_before_the_turn_ends() -> None:
         packets[0].add(f"a{number}", False, b"\x30\x03\x00\x01x" * 200)
     assert len(sent) == 1
     world.runtime.advance(0.01)
+    assert len(sent) == 2
+
+
+@pytest.mark.parametrize(("count", "pause"), [(1, PAUSE), (MANY, LONG_PAUSE)])
+def test_packets_wait_longer_after_a_frame_with_many(count: int, pause: float) -> None:
+    world = cluster("a", "b")
+    a, b = world.nodes["a"], world.nodes["b"]
+    client(b, "b1", "x", 0, False)
+    world.runtime.advance(1.0)
+    sent: list[bytes] = []
+    a.engine.send = lambda subject, data: sent.append(data)  # type: ignore[method-assign]
+    route = a.broker.route("x")
+    assert route is not None
+    packets = a.forwarding.packets(route)
+    assert packets is not None
+    for _ in range(count):
+        packets[0].add("a1", False, b"\x30\x03\x00\x01x")
+    world.runtime.advance(0.0)
+    assert len(sent) == 1
+    packets[0].add("a1", False, b"\x30\x03\x00\x01x")
+    world.runtime.advance(pause * 0.9)
+    assert len(sent) == 1
+    world.runtime.advance(pause * 0.2)
     assert len(sent) == 2
 
 
