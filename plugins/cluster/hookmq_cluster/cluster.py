@@ -257,6 +257,7 @@ class JoinedCluster:
         await self._read_retained()
         self._send_all(Hello(address, True))
         await self._know_subscriptions()
+        await self.keeper.settle_queues(self.interest.synced)
         self.ready = self.keeper.joined = True
         runtime.call_later(self.lease / _LOOKS, self._look)
         runtime.log(
@@ -307,7 +308,8 @@ class JoinedCluster:
         if self.membership.others:
             # Nodes that stop at the same time hear of each other.
             await pause(self._runtime, _GLANCE)
-        for lane in list(self.keeper.open):
+        # Without its home lane, the node cannot commit what belongs to the others.
+        for lane in sorted(self.keeper.open, key=lambda lane: (lane == self.home, lane)):
             await self._give_away(lane)
         for end in self._ends:
             end()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from math import inf
 from typing import Final
 
@@ -77,7 +78,7 @@ class LaneKeeper:
         self._forwarding = forwarding
         self._membership = membership
         self._ask = ask
-        self._groups = GroupQueues(runtime, node, store, interest.local.groups)
+        self._groups = GroupQueues(runtime, node, store, interest, forwarding)
         self._taking: set[str] = set()
         """Lanes that this node tries to adopt."""
         self._giving: set[str] = set()
@@ -255,12 +256,16 @@ class LaneKeeper:
         if backlog.too_large:
             self._runtime.log("warning", "cluster.lane_behind", lane=lane)
         self.open.add(lane)
-        separate = self._groups.separate(lane)
+        separate = self._groups.separate(lane, state)
         returning = lane == self.home and self._store.homeless
         sessions_only = returning or lane != self.home
         loaded = state.loaded(sessions_only=sessions_only)
         if not sessions_only:
             loaded = self._store.away.merged(loaded)
+        if lane == self.home:
+            self._groups.opened_home(state)
+        else:
+            loaded = chain(loaded, self._groups.summaries())
         count = self._node.adopt(loaded, self.joined)
         self._interest.lane_adopted(lane, fence)
         self._groups.merge(lane, separate)
@@ -294,6 +299,7 @@ class LaneKeeper:
         has left, and now and then."""
         if self.leaving or self.home not in self.open:
             return
+        self._groups.look()
         now = self._runtime.now()
         for lane, owner in list(self._lanes.owners.items()):
             if lane in self._taking or lane in self._giving or lane in self.open:
@@ -307,6 +313,10 @@ class LaneKeeper:
             self._taking.add(lane)
             pause = self._runtime.random() * _SPREAD
             self._runtime.call_later(pause, partial(self._adopt, lane))
+
+    async def settle_queues(self, complete: bool) -> None:
+        """See `GroupQueues.settle`. Call this before clients may connect."""
+        await self._groups.settle(self.home, complete)
 
     def is_unusable(self, lane: str) -> bool:
         """Return whether this node owns a lane that it could not load."""
@@ -375,7 +385,9 @@ class LaneKeeper:
         self._released.add(lane)
         reference = "" if to is None else to.clients
         self._release(clients, code_for(moved), "the session moves to another node", reference)
-        self._node.forget_queues(queues)
+        kept = {owner for owner in queues if owner in self._interest.local.groups}
+        placement.keep_groups(kept)
+        self._node.forget_queues(queues - kept)
         self._node.touch()
         self._node.after_commit(partial(self._committed, lane, to, done))
 

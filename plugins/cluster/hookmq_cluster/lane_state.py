@@ -23,6 +23,7 @@ from hookmq.storage_api import (
     QueueSummary,
     Record,
     SetPacket,
+    group_owner,
     session_owner,
 )
 
@@ -190,16 +191,36 @@ class LaneState:
         for kept in () if sessions_only else self._publishers.values():
             yield kept.record
         for owner, queue in self._queues.items():
-            waiting = size = 0
             for kept in queue.in_order().values():
                 entry: Enqueue = kept.record
                 if entry.packet_id:
                     yield self._messages[entry.message_ref].record
                     yield entry
-                else:
-                    waiting += 1
-                    size += entry.size
-            yield QueueSummary(owner, waiting, size, next(reversed(queue.entries)))
+            yield self.summary(owner)
+
+    def summary(self, owner: str) -> QueueSummary:
+        """Return the summary of a queue, which must have entries."""
+        entries = self.entries(owner)
+        sizes = [entry.size for entry in entries if not entry.packet_id]
+        return QueueSummary(owner, len(sizes), sum(sizes), entries[-1].seq)
+
+    def orphans(self) -> list[str]:
+        """Return the owners of queues of shared subscriptions without a member in this lane."""
+        groups = self.groups
+        if not groups:
+            return []
+        members = {
+            group_owner(one.share, one.topic_filter)
+            for subscriptions in self._subscriptions.values()
+            for one in (kept.record.subscription for kept in subscriptions.values())
+            if one.share is not None
+        }
+        return [owner for owner in groups if owner not in members]
+
+    def entries(self, owner: str) -> list[Enqueue]:
+        """Return all entries of a queue, in order."""
+        queue = self._queues.get(owner)
+        return [] if queue is None else [kept.record for kept in queue.in_order().values()]
 
     def queue(self, owner: str) -> list[Queued]:
         """Return a whole queue."""

@@ -1,6 +1,6 @@
 """Which lane each record of a commit belongs to."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from hookmq.storage_api import (
     Dequeue,
@@ -58,6 +58,8 @@ class Placement:
         self._clients: dict[str, str] = {}
         self._groups: dict[str, str] = {}
         """The lanes of queues of shared subscriptions that are not in the home lane."""
+        self._kept: dict[str, None] = {}
+        """Queues of shared subscriptions that move to the home lane with the next commit."""
 
     def of_client(self, client_id: str) -> str | None:
         """Return the lane of a session, or None if it is not known."""
@@ -107,6 +109,11 @@ class Placement:
                 self._groups[owner] = lane
         return others
 
+    def keep_groups(self, owners: Iterable[str]) -> None:
+        """Move queues of shared subscriptions to the home lane with the next commit, because another node gets their
+        lane, and members are still here."""
+        self._kept.update(dict.fromkeys(owners))
+
     def remove_lane(self, lane: str) -> None:
         """A lane was closed."""
         self._clients = {client: one for client, one in self._clients.items() if one != lane}
@@ -121,7 +128,14 @@ class Placement:
 
     def split(self, records: Sequence[Record]) -> Split:
         """Return the records by lane. Raises KeyError with its id if a message is missing."""
-        return _Splitting(self, self._lanes, self._clients).split(records)
+        splitting = _Splitting(self, self._lanes, self._clients)
+        if self._kept and self.home in self._lanes:
+            for owner in self._kept:
+                lane = self._groups.pop(owner, self.home)
+                if lane != self.home and lane in self._lanes:
+                    splitting.move(lane, self._lanes[lane].state.entries(owner))
+            self._kept.clear()
+        return splitting.split(records)
 
     def needs_home(self, records: Sequence[Record]) -> bool:
         """Return whether a commit has records of the home lane, which is not open, other than the state of plugins."""
@@ -151,6 +165,14 @@ class _Splitting:
         self._messages: dict[int, PutMessage] = {}
         self._present: set[tuple[str, int]] = set()
         """The messages, as (lane, id), that the frames contain already."""
+
+    def move(self, lane: str, entries: Sequence[Enqueue]) -> None:
+        """Move queue entries from `lane` to the home lane."""
+        home = self._placement.home
+        for entry in entries:
+            self._need(home, entry.message_ref)
+            self._add(home, entry)
+            self._add(lane, Dequeue(entry.owner, entry.seq))
 
     def split(self, records: Sequence[Record]) -> Split:
         split, of_owner, add = self._split, self._placement.of_owner, self._add

@@ -200,3 +200,27 @@ def test_a_message_for_a_lane_that_is_taken_is_not_acknowledged_and_lost(delay: 
     world.settle()
     assert [one.payload for one in again.messages] == [b"x"] * acknowledged
     world.close()
+
+
+def test_a_node_that_stops_gives_its_home_lane_last() -> None:
+    world = ClusterWorld("a", "b", "c", "d")
+    world.advance(2 * LEASE)
+    for name in "bcd":
+        subscriber = world.connect(name, f"s{name}", session_expiry_interval=3600)
+        subscriber.subscribe("t", 1)
+        subscriber.disconnect()
+    for name in "bcd":
+        world.kill(name)
+    world.advance(3 * LEASE)
+    world.connect("a", "p", session_expiry_interval=3600).publish("t", b"x", 1)
+    node = world.nodes["a"]
+    world.clock.spawn(world.cluster("a").leave(), lambda *_: None)
+    world.advance(5.0)
+    assert [one["lane"] for one in node.logged("cluster.lane_freed")] == ["b", "c", "d", "a"]
+    assert not node.logged("store.failed")
+    world.kill("a")
+    world.start("b")
+    client = world.connect("b", "sb", **OPTIONS)
+    world.settle()
+    assert [one.payload for one in client.messages] == [b"x"]
+    world.close()
