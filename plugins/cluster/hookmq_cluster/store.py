@@ -253,18 +253,15 @@ class ClusterStore:
         last = commit.last_part()
         others = commit.others
         if len(last) > limit:
-            self._fail(
-                commit,
-                f"a commit has {len(last)} entries in this node's lanes, at most {limit} are possible",
-            )
+            reason = f"a commit has {len(last)} entries in this node's lanes"
+            self._fail(commit, f"{reason}, at most {limit} are possible")
             return
         parts: list[list[Entry]] = []
         if len(last) + len(others) > limit:
             # Without an answer, publishers send these messages again. QoS 2 messages may then arrive twice.
             parts = [self._fenced(part) for part in split_entries(others, limit)]
             others = []
-        if last or others:
-            parts.append([*last, *others])
+        parts += [[*last, *others]] if last or others else []
         self._append_part(commit, parts, 0)
 
     def _append_part(self, commit: PendingCommit, parts: list[list[Entry]], index: int) -> None:
