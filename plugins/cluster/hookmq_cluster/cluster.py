@@ -360,7 +360,7 @@ class JoinedCluster:
             self.links.reconnected()
 
     def _look(self) -> None:
-        if not self.keeper.leaving:
+        if self._ends:  # until the node leaves
             self.keeper.look()
             self._runtime.call_later(self.lease / _LOOKS, self._look)
 

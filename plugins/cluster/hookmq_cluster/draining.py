@@ -144,10 +144,12 @@ class NodeDrain:
         # Without those clients, no shared subscription has members here when its queue leaves with the home lane.
         await self._give_all([self._home] if self._home in keeper.open else [], moved)
         for lane, owner in list(self._lanes.owners.items()):
-            if lane not in keeper.open and keeper.is_own(owner):
+            while keeper.is_giving(lane):
+                await pause(self._runtime, _GLANCE)
+            if lane not in keeper.open and keeper.is_own(self._lanes.owners.get(lane, owner)):
                 if (target := self._target()) is None:
                     raise StoreError(f"no other node can take lane {lane!r}")
-                await self._pass_on(lane, owner.sequence, target)
+                await self._pass_on(lane, self._lanes.owners[lane].sequence, target)
         while self._end_relays(TURN):
             await pause(self._runtime, SLICE)
 
@@ -221,6 +223,8 @@ class NodeDrain:
     # --- undo --------------------------------------------------------------------------------------------------------
 
     async def _return(self) -> None:
+        while self._keeper.is_giving(self._home):
+            await pause(self._runtime, _GLANCE)
         self._keeper.leaving = False
         if self._home not in self._keeper.open:
             await self._keeper.open_home(PATIENCE)

@@ -116,6 +116,10 @@ class LaneKeeper:
         """The lanes that this node is adopting or loading."""
         return set(self._taking)
 
+    def is_giving(self, lane: str) -> bool:
+        """Return whether this node is giving a lane away, or does not know yet whether it has."""
+        return lane in self._giving
+
     def is_own(self, owner: Owner) -> bool:
         """Return whether `owner` is this process."""
         return (owner.node, owner.boot) == (self._me.node, self._me.boot)

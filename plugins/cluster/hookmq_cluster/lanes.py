@@ -165,7 +165,7 @@ class Lanes:
     def _put(self, lane: str, node: str, boot: str, expected: int, done: Won) -> None:
         subject = self._names.own(lane)
         entry = Entry(subject, encode_owner(lane, node, boot), (subject, expected), replace=True)
-        key = f"own/{lane}/{self._me.node}/{self._me.boot}/{expected}"
+        key = f"own/{lane}/{self._me.node}/{self._me.boot}/{expected}/{node}/{boot}"
 
         def answered(result: Appended | Refused | Unavailable) -> None:
             if not isinstance(result, Appended):

@@ -443,6 +443,33 @@ def test_refused_requests(world: ClusterWorld) -> None:
     assert refusal(world, "a", undo=True) == "node 'a' is returning"
 
 
+def test_a_drain_that_did_not_end_can_be_undone(world: ClusterWorld) -> None:
+    """The node does not know yet whether the log has stored the new owner of its lane."""
+    durable(world, "a", "s").subscribe("t", 1)
+    world.manager("a").drain_node("a", 0.0, False)
+    while world.cluster("a").owns("a"):
+        if not world.clock.turn():
+            world.advance(0.001)
+    world.engines["a"].cut()
+    world.advance(LEASE / 2)
+    assert status(world, "a").problem
+    world.manager("a").undrain_node("a")
+    world.engines["a"].heal()
+    world.advance(2 * LEASE)
+    assert (status(world, "a").state, status(world, "a").problem) == ("ready", "")
+    assert [node for node in "ab" if world.cluster(node).owns("a")] == ["a"]
+    assert durable(world, "a", "s").session_present
+
+
+def test_a_node_that_is_back_in_service_looks_for_lanes(world: ClusterWorld) -> None:
+    drain(world, "a")
+    world.advance(2 * LEASE)
+    undrain(world, "a")
+    world.kill("b")
+    world.advance(3 * LEASE)
+    assert world.cluster("a").keeper.open == {"a", "b"}
+
+
 def test_without_a_log_a_drain_fails_and_can_be_repeated(world: ClusterWorld) -> None:
     durable(world, "a", "s").subscribe("t", 1)
     world.log.available = False
