@@ -404,11 +404,9 @@ class ClusterStore:
         """Find out whether a commit was made, once the log answers again. Nothing is acknowledged until then.
 
         New fences come first: after them, the log refuses the commit if it is still on its way. A commit without frames
-        cannot be found, so it is made again. Its messages may then arrive twice, because their publishers have no durable
-        session.
+        cannot be found, so it is made again, and its messages may arrive twice.
         """
-        renew = self._renew
-        if renew is None:
+        if (renew := self._renew) is None:
             self._fail(commit, f"the cluster's log cannot be written: {reason}")
             return
         self.counters.unknown += 1
