@@ -160,7 +160,11 @@ class Lanes:
     def give(self, lane: str, to: Member | None, done: Won) -> None:
         """Make another node the owner of a lane that this process owns, or none. Commit everything of the lane before."""
         node, boot = (to.node, to.boot) if to is not None else ("", "")
-        self._put(lane, node, boot, self.fences[lane], done)
+        fence = self.fences.get(lane)
+        if fence is None:  # another process took it a moment ago
+            done(Refused(self._names.own(lane), f"another process owns lane {lane!r}"))
+            return
+        self._put(lane, node, boot, fence, done)
 
     def _put(self, lane: str, node: str, boot: str, expected: int, done: Won) -> None:
         subject = self._names.own(lane)
