@@ -65,6 +65,7 @@ class SimulatedEngine:
         self.max_batch = 1000
         self.is_cut = False
         self.crashed = False
+        self.number = next(log.numbers)
         self._log = log
         self._runtime = runtime
         self._random = random
@@ -154,9 +155,9 @@ class SimulatedEngine:
             now = self._log.runtime.now()
             arrival = max(
                 now + self._log.travel() + self._log.travel(),
-                self._arrivals.get(id(receiver), 0.0),
+                self._arrivals.get(receiver.number, 0.0),
             )
-            self._arrivals[id(receiver)] = arrival
+            self._arrivals[receiver.number] = arrival
             if self._log.delivers(self, receiver):
                 # Timers that are due at the same time run in the order in which they were made.
                 self._log.runtime.call_later(

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heappop, heappush
+from itertools import count
 from math import inf
 from random import Random
 from typing import Final, NamedTuple, Protocol
@@ -22,6 +23,8 @@ class Reader(Protocol):
     """An engine, as the log sees it."""
 
     crashed: bool
+    number: int
+    """Different for each engine of a log."""
 
     def nudge(self, subjects: Collection[str]) -> None:
         """Look for new messages of `subjects`."""
@@ -127,6 +130,8 @@ class SimulatedLog:
         self.available = True
         self.commits: list[Commit] = []
         self.engines: list[Reader] = []
+        self.numbers = count()
+        """The numbers of the engines."""
         self._random = random
         self._records: list[_Record] = []
         self._of_subject: dict[str, list[int]] = {}
@@ -204,13 +209,13 @@ class SimulatedLog:
         """Lose all messages that are not stored between two nodes, until `mend_route`. Neither notices it. If `one_way`,
         messages from `other` to `one` still arrive.
         """
-        self._broken.add((id(one), id(other)))
+        self._broken.add((one.number, other.number))
         if not one_way:
-            self._broken.add((id(other), id(one)))
+            self._broken.add((other.number, one.number))
 
     def mend_route(self, one: Reader, other: Reader) -> None:
         """End `break_route`."""
-        self._broken -= {(id(one), id(other)), (id(other), id(one))}
+        self._broken -= {(one.number, other.number), (other.number, one.number)}
 
     def mend_routes(self) -> None:
         """End `break_route` for all nodes."""
@@ -268,7 +273,7 @@ class SimulatedLog:
 
     def delivers(self, sender: Reader, receiver: Reader) -> bool:
         """Draw whether a message that is not stored gets from one node to the other."""
-        return (id(sender), id(receiver)) not in self._broken and not self.happens(
+        return (sender.number, receiver.number) not in self._broken and not self.happens(
             self.faults.lost_message
         )
 

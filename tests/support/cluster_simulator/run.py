@@ -77,7 +77,10 @@ class _Run:
             if number >= FIRST and self.random.random() < 0.15:
                 pause = self.world.lease * self.random.uniform(0.3, 3.0)
             self.world.advance(pause * self.random.random())
-        while not self.faults.count:
+        for _ in range(STEPS):
+            if self.faults.count:
+                break
+            self.faults.start()  # a node may have ended by itself
             self.trace.append(f"{self.world.clock.now():.3f} {self.faults.begin()}")
             self.world.advance(self.random.random() * self.world.lease)
 
