@@ -78,9 +78,9 @@ def test_a_lane_that_another_node_owns_is_not_taken_at_start() -> None:
     world.runtime.advance(1.0)
     assert isinstance(results[0], int)
     assert results[0] > fence
-    refused: list[int | Refused | Unavailable] = []
-    a.give("a", None, refused.append)
-    assert refused == [Refused("hmq.test.own.a", "another process owns lane 'a'")]
+    given: list[int | Refused | Unavailable] = []
+    a.give("a", None, given.append)
+    assert given == [Refused("hmq.test.own.a", "another process owns lane 'a'")]
     again = world.lanes("a", "2")
     refused = world.own(again, "a")
     assert isinstance(refused, OtherOwner)
