@@ -149,6 +149,11 @@ class LaneState:
         """The client ids of all sessions."""
         return self._sessions.keys()
 
+    def is_volatile(self, client_id: str) -> bool:
+        """Return whether a session ends with its connection. The lane has it because of its will."""
+        session: PutSession = self._sessions[client_id].record
+        return not session.session.expiry
+
     @property
     def groups(self) -> list[str]:
         """The owners of queues of shared subscriptions."""

@@ -86,10 +86,14 @@ class Placement:
         return self._groups.get(owner, self.home)
 
     def add_lane(self, log: LaneLog) -> None:
-        """A lane was opened."""
-        lane = log.lane
-        for client_id in log.state.clients:
-            self._clients[client_id] = lane
+        """A lane was opened. If it has a session that has ended with its connection, and the client has a new one in
+        another lane of this node, drop the old one."""
+        lane, state = log.lane, log.state
+        for client_id in state.clients:
+            if self._clients.get(client_id, lane) != lane and state.is_volatile(client_id):
+                log.append([DropSession(client_id)])
+            else:
+                self._clients[client_id] = lane
         if lane == self.home:
             for owner in log.state.groups:
                 self._groups.pop(owner, None)

@@ -42,8 +42,8 @@ from hookmq_testing.contracts import make_entry, make_message, of_kind
 from simulated_engine import Faults
 
 
-def session(name: str) -> PutSession:
-    return PutSession(SessionRecord(ClientRecord(name, 5), 60.0))
+def session(name: str, expiry: float = 60.0) -> PutSession:
+    return PutSession(SessionRecord(ClientRecord(name, 5), expiry))
 
 
 def queued(owner: str, id: int, seq: int = 1, **fields: Any) -> list[Record]:
@@ -69,6 +69,23 @@ def two_lanes(bench: Bench) -> Process:
     process.open("n2")
     process.commit(session("a"))
     return process
+
+
+@pytest.mark.parametrize(("expiry", "lane"), [(0.0, "n1"), (60.0, "n2")])
+def test_the_new_session_of_a_client_replaces_one_that_ended_with_its_connection(
+    expiry: float, lane: str
+) -> None:
+    bench = Bench()
+    other = Process(bench, "n2", ["n2"])
+    other.commit(session("c", expiry))
+    other.crash()
+    process = Process(bench)
+    process.commit(session("c", 0.0))
+    process.open("n2")
+    assert process.store.lane_of("c") == lane
+    process.commit(session("a"))
+    assert ("c" in process.store.lanes()["n2"].clients) == (lane == "n2")
+    assert "c" in process.store.lanes()["n1"].clients
 
 
 # several lanes -------------------------------------------------------------------------------------------------------
