@@ -125,6 +125,13 @@ def test_a_message_that_nobody_sent_is_invented() -> None:
     assert findings(*sent([1]), *received(1)) == {"invented": 1}
 
 
+def test_qos_2_messages_that_a_volatile_session_misses_are_counted() -> None:
+    lines = ["v invoke subscribe d/# volatile", "v ok subscribe d/# volatile", *sent([1], 2)]
+    verdict = check(events(*lines))
+    assert verdict.findings == {}
+    assert verdict.counts["lost, volatile"] == 1
+
+
 def test_a_volatile_session_counts_while_its_connection_is_open() -> None:
     lines = ["v invoke subscribe d/# volatile", "v ok subscribe d/# volatile", *sent([1], 1)]
     assert findings(*lines) == {"lost": 1}
