@@ -86,6 +86,13 @@ def test_an_administrator_sees_the_cluster_and_moves_a_lane(tab: Open, nodes: No
                 has=other.page.get_by_role("cell", name="b", exact=True)
             )
             other.sees(row.get_by_role("cell", name="c", exact=True))
+            view.page.get_by_role("button", name="Drain", exact=True).click()
+            view.confirm("Drain", Seconds="0")
+            view.says("Done: Drain the node.")
+            view.page.get_by_role("button", name="Put back").click()
+            view.sees(view.page.get_by_text("drained", exact=True))
+            view.confirm("Put back")
+            view.sees(view.page.get_by_text("ready", exact=True))
 
 
 def test_a_broker_alone_says_so(tab: Open) -> None:

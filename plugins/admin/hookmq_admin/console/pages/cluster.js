@@ -1,6 +1,6 @@
-// The cluster as this node sees it: its nodes, and which of them owns which lane.
+// The cluster as this node sees it: its nodes, and which of them owns which lane. An operator moves lanes and drains the node.
 import { at, may, Refused } from "../api.js";
-import { badge, button, choice, node, pairs } from "../dom.js";
+import { badge, button, choice, field, node, pairs } from "../dom.js";
 import { bytes, cut, duration } from "../format.js";
 import { table } from "../table.js";
 
@@ -27,6 +27,7 @@ export default function cluster(context, main) {
     return [
       node("div", { class: "facts" }, pairs({ Cluster: one.name, "This node": one.node,
         "Lease renewed": known(one.lease_age, (age) => `${duration(age)} ago, of ${duration(one.lease)}`) }), badge(one.state, KINDS[one.state] ?? "warn")),
+      one.problem ? node("p", { class: "bad" }, cut(one.problem, 1000)) : "", may("admin") ? service(one) : "",
       table("Nodes", [
         { title: "Node", value: "node" }, { title: "Address", value: "address" },
         { title: "Lanes", value: (member) => owned(member.node), number: true },
@@ -39,6 +40,14 @@ export default function cluster(context, main) {
         ...(may("admin") && others.length ? [{ title: "Change", show: (lane) => lane.owner === one.node && lane.name !== one.node ? move(lane, others) : "" }] : []),
       ], one.lanes),
     ];
+  }
+
+  function service(one) {
+    const path = at`/cluster/nodes/${one.node}`;
+    return node("div", { class: "row actions" }, one.state === "drained"
+      ? button("Put back", () => act("Put the node back", "It takes its own lane back, with the sessions.", () => ask("POST", `${path}/undrain`), { action: "Put back", danger: false }))
+      : one.state === "ready" && button("Drain", () => act("Drain the node", "Its clients and lanes move to other nodes.", ({ seconds }) => ask("POST", `${path}/drain`, { body: { seconds: Number(seconds) } }),
+        { fields: [field("Seconds for clients without a durable session", "seconds", { type: "number", min: 0, max: 3600, value: 10 })], action: "Drain" })));
   }
 
   function move({ name }, others) {
