@@ -248,9 +248,11 @@ class JoinedCluster:
         await self._refuse_namesake()
         await refuse_unfinished(self._engine, runtime, self._names)
         self.lanes.watch()
-        while isinstance(seen := await answer(runtime, self.membership.watch), Unavailable):
-            runtime.log("warning", "cluster.engine_silent", reason=seen.reason)
-            await pause(runtime, 1.0)
+        # Without the owners of all lanes, messages could be acknowledged that durable sessions do not get.
+        for ask in (self.lanes.read, self.membership.watch):
+            while isinstance(seen := await answer(runtime, ask), Unavailable):
+                runtime.log("warning", "cluster.engine_silent", reason=seen.reason)
+                await pause(runtime, 1.0)
         await self.keeper.open_home()
         # Again: a tool that looked for live nodes before may not have seen this one.
         await refuse_unfinished(self._engine, runtime, self._names)
@@ -374,7 +376,7 @@ class JoinedCluster:
         if node == self.me.node:
             self._meet_namesake(message)
             return
-        self.membership.heard_from(node)
+        self.membership.heard_from(node, boot)
         if isinstance(message, Open | Reopen | Packet | Ack):
             self.links.receive(node, boot, message)
         elif isinstance(message, Kick):
@@ -436,6 +438,9 @@ class JoinedCluster:
     def _owner_changed(self, lane: str, owner: Owner) -> None:
         if owner.node == self.me.node and owner.boot == self.me.boot:
             self.interest.lane_owner(lane, owner.node)
+            if lane in self.keeper.open and not self.lanes.keeps(lane, owner):
+                # This process did not notice that it had lost the lane. Its sessions have changed elsewhere.
+                self._lost(lane, "another process has owned the lane meanwhile")
             if lane in self.lanes.fences:
                 return
             if self.drain.state in ("draining", "drained"):

@@ -21,27 +21,30 @@ _VERSION: Final = 1
 
 
 class Owner(NamedTuple):
-    """The owner of a lane. `sequence` is the fence. Without an owner, `node` and `boot` are empty."""
+    """The owner of a lane. `sequence` is the fence. Without an owner, `node` and `boot` are empty. `by` is the boot that
+    has written the entry, or empty."""
 
     node: str
     boot: str
     sequence: int
+    by: str = ""
 
 
-def encode_owner(lane: str, node: str, boot: str) -> bytes:
+def encode_owner(lane: str, node: str, boot: str, by: str = "") -> bytes:
     """Return the stored form of a lane's owner."""
-    return bytes(msgpack.packb((_VERSION, lane, node, boot)))
+    return bytes(msgpack.packb((_VERSION, lane, node, boot, by)))
 
 
 def decode_owner(stored: Stored) -> tuple[str, Owner] | None:
     """Return a lane and its owner, or None if the entry has another version or is damaged."""
     try:
-        version, lane, node, boot = msgpack.unpackb(stored.data)[:4]
+        version, lane, node, boot, *more = msgpack.unpackb(stored.data)
     except (ValueError, TypeError, msgpack.UnpackException):
         return None
-    if version != _VERSION or not all(isinstance(text, str) for text in (lane, node, boot)):
+    by = more[0] if more else ""
+    if version != _VERSION or not all(isinstance(text, str) for text in (lane, node, boot, by)):
         return None
-    return lane, Owner(node, boot, stored.sequence)
+    return lane, Owner(node, boot, stored.sequence, by)
 
 
 class OtherOwner(NamedTuple):
@@ -85,6 +88,23 @@ class Lanes:
         """Follow all changes of ownership from now on, beginning with the present owners."""
         self._end = self._engine.follow((self._names.owners,), 0, self._receive)
 
+    def read(self, done: Callable[[Unavailable | None], None]) -> None:
+        """Read the present owners of all lanes, and call `done`. `watch` alone does not say when it knows them."""
+        self._read_after(0, done)
+
+    def _read_after(self, after: int, done: Callable[[Unavailable | None], None]) -> None:
+        def found(page: list[Stored] | Unavailable) -> None:
+            if isinstance(page, Unavailable):
+                done(page)
+            elif page:
+                for stored in page:
+                    self._receive(stored)
+                self._read_after(page[-1].sequence, done)
+            else:
+                done(None)
+
+        self._engine.read((self._names.owners,), after, found)
+
     def close(self) -> None:
         """Stop following."""
         if self._end is not None:
@@ -99,6 +119,12 @@ class Lanes:
     def of(self, node: str) -> list[str]:
         """Return the lanes of a node."""
         return [lane for lane, owner in self.owners.items() if owner.node == node]
+
+    def keeps(self, lane: str, owner: Owner) -> bool:
+        """Return whether `owner` is this process, and no other process has owned the lane since its fence in `fences`."""
+        if (owner.node, owner.boot) != (self._me.node, self._me.boot):
+            return False
+        return owner.by == self._me.boot or owner.sequence == self.fences.get(lane)
 
     def take(self, lane: str, expected: Owner | None, done: Won) -> None:
         """Become the owner of `lane`, if its owner is still `expected`; None means that it has never had one."""
@@ -136,8 +162,7 @@ class Lanes:
                 done(None)
                 return
             known = decode_owner(stored) if stored is not None else None
-            me = (self._me.node, self._me.boot)
-            done(known is not None and (known[1].node, known[1].boot) == me)
+            done(known is not None and self.keeps(lane, known[1]))
 
         self._engine.last(self._names.own(lane), found, exact=True)
 
@@ -150,7 +175,7 @@ class Lanes:
             known = decode_owner(stored) if isinstance(stored, Stored) else None
             if isinstance(stored, Unavailable):
                 done(stored)
-            elif known is None or (known[1].node, known[1].boot) != (self._me.node, self._me.boot):
+            elif known is None or not self.keeps(lane, known[1]):
                 done(Refused(self._names.own(lane), f"another process owns lane {lane!r}"))
             else:
                 self._put(lane, self._me.node, self._me.boot, known[1].sequence, done)
@@ -168,7 +193,8 @@ class Lanes:
 
     def _put(self, lane: str, node: str, boot: str, expected: int, done: Won) -> None:
         subject = self._names.own(lane)
-        entry = Entry(subject, encode_owner(lane, node, boot), (subject, expected), replace=True)
+        data = encode_owner(lane, node, boot, self._me.boot)
+        entry = Entry(subject, data, (subject, expected), replace=True)
         key = f"own/{lane}/{self._me.node}/{self._me.boot}/{expected}/{node}/{boot}"
 
         def answered(result: Appended | Refused | Unavailable) -> None:
@@ -179,7 +205,7 @@ class Lanes:
                 self.fences[lane] = result.last
             else:
                 self.fences.pop(lane, None)
-            self._note(lane, Owner(node, boot, result.last))
+            self._note(lane, Owner(node, boot, result.last, self._me.boot))
             done(result.last)
 
         self._engine.commit((entry,), answered, key)

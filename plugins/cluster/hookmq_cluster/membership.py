@@ -152,9 +152,12 @@ class Membership:
         entry = Entry(self._names.lease(self.me.node), b"", replace=True, ttl=seconds)
         self._engine.commit((entry,), lambda _: done())
 
-    def heard_from(self, node: str) -> None:
-        """Note a message from another node: it is alive, whatever its lease says."""
-        self._heard[node] = self._runtime.now()
+    def heard_from(self, node: str, boot: str) -> None:
+        """Note a message from another node: it is alive, whatever its lease says. This says nothing about an earlier
+        process of that node."""
+        known = self.others.get(node)
+        if known is not None and known.boot == boot:
+            self._heard[node] = self._runtime.now()
 
     def is_live(self, node: str) -> bool:
         """Return whether the node is this one, or another one that is alive."""

@@ -39,8 +39,8 @@ class World:
 
 
 def test_an_owner_is_read_as_it_was_written() -> None:
-    stored = Stored("s", 9, encode_owner("lane", "a", "b"), 0.0)
-    assert decode_owner(stored) == ("lane", Owner("a", "b", 9))
+    stored = Stored("s", 9, encode_owner("lane", "a", "b", "c"), 0.0)
+    assert decode_owner(stored) == ("lane", Owner("a", "b", 9, "c"))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_new_lane_and_a_restart_of_its_owner() -> None:
     assert isinstance(newer, int)
     assert newer > fence
     assert first.fences == {}
-    assert first.owners["a"] == Owner("a", "2", newer)
+    assert first.owners["a"] == Owner("a", "2", newer, "2")
     entry = Entry("hmq.test.lane.a", b"", (NAMES.own("a"), fence))
     assert isinstance(world.log.append([entry]), Refused)
 
@@ -121,6 +121,51 @@ def test_one_of_many_wins(seed: int) -> None:
         assert survivors[number].fences["a"] == owner[1].sequence
 
 
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_lane_that_comes_back_was_lost(returned: bool) -> None:
+    world = World()
+    a = world.lanes("a")
+    fence = world.own(a, "a")
+    assert isinstance(fence, int)
+    a.close()  # it reads nothing of what follows
+    b = world.lanes("b", "7")
+    world.runtime.advance(1.0)
+    results: list[int | Refused | Unavailable] = []
+    if returned:
+        b.take("a", b.owners["a"], results.append)
+        world.runtime.advance(1.0)
+        b.give("a", Member("a", "1", ""), results.append)
+        world.runtime.advance(1.0)
+    owned: list[bool | None] = []
+    renewed: list[int | Refused | Unavailable] = []
+    a.check("a", owned.append)
+    a.renew("a", renewed.append)
+    world.runtime.advance(1.0)
+    assert owned == [not returned]
+    assert isinstance(renewed[0], Refused) == returned
+    if returned:
+        a.fences["a"] = b.owners["a"].sequence  # it has loaded the lane again
+        a.check("a", owned.append)
+        world.runtime.advance(1.0)
+        assert owned[-1]
+    b.close()
+
+
+def test_the_owners_of_all_lanes_are_read() -> None:
+    world = World()
+    names = [f"n{number}" for number in range(300)]
+    for name in names:
+        world.own(world.lanes(name), name)
+    late = world.lanes("late")
+    late.close()
+    late.owners.clear()
+    read: list[Unavailable | None] = []
+    late.read(read.append)
+    world.runtime.advance(1.0)
+    assert read == [None]
+    assert set(late.owners) == set(names)
+
+
 def test_giving_a_lane_away_fences_the_giver() -> None:
     world = World()
     a = world.lanes("a")
@@ -132,7 +177,7 @@ def test_giving_a_lane_away_fences_the_giver() -> None:
     assert isinstance(results[0], int)
     assert isinstance(fence, int)
     assert a.fences == {}
-    assert b.owners["a"] == Owner("b", "7", results[0])
+    assert b.owners["a"] == Owner("b", "7", results[0], "1")
     entry = Entry("hmq.test.lane.a", b"", (NAMES.own("a"), fence))
     assert isinstance(world.log.append([entry]), Refused)
     a.close()

@@ -154,9 +154,21 @@ def test_a_message_proves_that_a_node_lives() -> None:
     cut.cut()
     for _ in range(30):
         world.runtime.advance(LEASE / 10)
-        a.heard_from("b")
+        a.heard_from("b", "1")
     assert a.is_live("b")
     world.runtime.advance(LEASE)
+    assert not a.is_live("b")
+
+
+def test_a_message_of_a_new_process_does_not_prove_that_the_former_one_lives() -> None:
+    world = World()
+    a, _ = world.node("a")
+    _, dead = world.node("b")
+    world.runtime.advance(2 * LEASE)
+    dead.cut()
+    for _ in range(30):
+        world.runtime.advance(LEASE / 10)
+        a.heard_from("b", "2")
     assert not a.is_live("b")
 
 

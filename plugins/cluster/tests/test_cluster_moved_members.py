@@ -89,3 +89,21 @@ def test_an_old_connection_is_taken_over_although_clocks_differ(
     world.cluster("a").claim(info, False, lambda _: None)
     world.settle()
     assert client.closed == closed
+
+
+def test_a_node_that_missed_that_its_lane_was_elsewhere_ends() -> None:
+    world = ClusterWorld("a", "b", "c")
+    world.advance(2 * LEASE)
+    world.engines["b"].cut()
+    world.advance(3 * LEASE)
+    adopter = next(name for name in "ac" if "b" in world.cluster(name).keeper.open)
+    given: list[str] = []
+    world.cluster(adopter).keeper.give("b", world.cluster("b").me, given.append)
+    world.advance(1.0)
+    assert given == [""]
+    world.engines["b"].heal()
+    world.advance(2 * LEASE)
+    assert not world.cluster("b").ready
+    reason = "another process has owned the lane meanwhile"
+    assert ("error", "cluster.lane_lost", {"lane": "b", "reason": reason}) in world.clock.logged
+    world.close()

@@ -105,7 +105,7 @@ class WillClient(Client):
                 if sure and not will.attempts and will.ended is not None:
                     yield f"{name} was never published"
                 continue
-            if will.cancelled:
+            if will.cancelled and not self._given_up():
                 yield f"{name} was published although its client came back in time"
             if will.normal and not self._given_up():
                 yield f"{name} was published after DISCONNECT"
