@@ -161,7 +161,9 @@ class _Run:
             return all(one.online for one in clients)
 
         for client in clients:
-            client.connect(self.random.choice(self.names))
+            node = self.random.choice(self.names)
+            if self.world.is_ready(node):
+                client.connect(node)
         self._until(online, 60.0, "no takeover")
         self._subscribed()
 
