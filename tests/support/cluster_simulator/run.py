@@ -199,7 +199,10 @@ class _Run:
         return True
 
     def _all_ready(self) -> bool:
-        return all(self.world.is_ready(name) for name in self.names)
+        world = self.world
+        return all(
+            world.is_ready(name) and world.clocks[name] not in world.stopping for name in self.names
+        )
 
     def _all_acknowledged(self) -> bool:
         return not any(one.open for one in self.work.writers)

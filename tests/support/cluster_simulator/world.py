@@ -42,6 +42,8 @@ class World(ClusterWorld):
         self.clocks: dict[str, NodeClock] = {}
         self.past: list[NodeClock] = []
         """The clocks of processes that have ended."""
+        self.stopping: list[NodeClock] = []
+        """The clocks of processes that were told to stop, which takes some time."""
         self.failures: list[str] = []
         """Why processes have ended by themselves."""
         self.ended: Callable[[str], None] = lambda name: None
@@ -102,6 +104,7 @@ class World(ClusterWorld):
     def stop(self, name: str) -> None:
         """Stop a node, as SIGTERM does."""
         node, clock = self.nodes[name], self.clocks[name]
+        self.stopping.append(clock)
 
         def end() -> None:
             if not clock.ended:
