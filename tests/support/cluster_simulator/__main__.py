@@ -1,52 +1,19 @@
 """Run seeds: `python -m cluster_simulator --seeds 100`. The exit status is 1 if a promise was broken."""
 
 import argparse
-import gc
-import multiprocessing
 import os
 import resource
 import sys
 import time
-import traceback
-from collections.abc import Iterator
 from typing import Final
 
-from cluster_simulator.run import Result, run
+from cluster_simulator.jobs import results_of
+from cluster_simulator.run import Result
 
 TRACE: Final = 60
 """The last steps to print of a run that failed."""
-CHUNK: Final = 20
-"""Runs between two collections of garbage."""
 PROGRESS: Final = 10.0
 """Seconds between two lines about the progress."""
-
-
-def run_seed(seed: int) -> Result:
-    """Return the result of one seed. An exception counts as a broken promise."""
-    try:
-        return run(seed)
-    except Exception:
-        return Result(seed, (traceback.format_exc(limit=-6),), (), 0, 0, 0, 0)
-
-
-def run_chunk(seeds: range) -> list[Result]:
-    """Return the results of a few seeds. The garbage collector costs a fifth of the time, so it runs once."""
-    gc.disable()
-    results = [run_seed(seed) for seed in seeds]
-    gc.collect()
-    return results
-
-
-def results_of(seeds: range, jobs: int) -> Iterator[Result]:
-    """Yield the results of all seeds as they complete."""
-    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
-    if jobs < 2:
-        for chunk in chunks:
-            yield from run_chunk(chunk)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        for results in pool.imap_unordered(run_chunk, chunks):
-            yield from results
 
 
 class Totals:
