@@ -1,4 +1,4 @@
-"""Fill simulated clusters without brokers, and read what they contain."""
+"""Fill simulated clusters without brokers, and read their contents."""
 
 from collections.abc import Coroutine
 from random import Random
@@ -84,7 +84,7 @@ class Filled:
         )
 
     def contents(self) -> LogContents:
-        """Return what the cluster contains."""
+        """Return the contents of the cluster."""
         return run(self.runtime, read_contents(self.engine, NAMES, self.runtime))
 
     def export(self, state_lane: str = "") -> tuple[DurableStore, ItemCounts]:

@@ -30,7 +30,7 @@ from demo_screen import Figures, NodeFigures, Screen, figures_of
 from hookmq_cluster.engine_errors import EngineError
 
 FAULTS: Final = ("broker", "server", "broker and server")
-"""What the rounds kill, in turn."""
+"""The processes that the rounds kill, in turn."""
 CALM: Final = 2.0
 """Seconds before a fault."""
 DOWN: Final = 2.0

@@ -11,7 +11,7 @@ COLORS: Final = {"ready": "32", "running": "32", "killed": "31"}
 
 
 class NodeFigures(NamedTuple):
-    """What the demo shows of a broker. `clients` and `lanes` are as the node reports them."""
+    """A broker, as the demo shows it. `clients` and `lanes` are as the node reports them."""
 
     name: str
     state: str
@@ -22,7 +22,7 @@ class NodeFigures(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What the demo shows. A receiver has a title, and the counts of `COUNTS`."""
+    """The figures that the demo shows. A receiver has a title, and the counts of `COUNTS`."""
 
     phase: str
     stored: int

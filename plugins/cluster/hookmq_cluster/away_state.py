@@ -74,7 +74,7 @@ class AwayState:
                 self._changes[record.space, record.key] = record
 
     def merged(self, loaded: Iterable[Loaded]) -> Iterator[Loaded]:
-        """Yield what the home lane has, with the changes."""
+        """Yield the contents of the home lane, with the changes."""
         for item in loaded:
             if not isinstance(item, PutState) or (item.space, item.key) not in self._changes:
                 yield item

@@ -310,7 +310,7 @@ class JoinedCluster:
         if self.membership.others:
             # Nodes that stop at the same time hear of each other.
             await pause(self._runtime, _GLANCE)
-        # Without its home lane, the node cannot commit what belongs to the others.
+        # Without its home lane, the node cannot commit records of the others.
         for lane in sorted(self.keeper.open, key=lambda lane: (lane == self.home, lane)):
             await self._give_away(lane)
         for end in self._ends:

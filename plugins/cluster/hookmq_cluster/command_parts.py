@@ -1,4 +1,4 @@
-"""What the commands for a cluster's log share: options, progress and results."""
+"""The common parts of the commands for a cluster's log: options, progress and results."""
 
 import argparse
 import asyncio
@@ -56,7 +56,7 @@ class ProgressLine:
 
 
 def print_counts(arguments: argparse.Namespace, done: str, counts: Mapping[str, int]) -> None:
-    """Print what a command has done, and how much."""
+    """Print the result of a command, with its counts."""
     dry_run = getattr(arguments, "dry_run", False)
     if arguments.json:
         print(json.dumps({"dry_run": dry_run, **counts}))

@@ -48,7 +48,7 @@ def decode_fact(data: bytes) -> Fact:
 
 
 def fact_entry(names: Names, now: float, fact: Fact) -> Entry:
-    """Return what the log gets for a fact. The log deletes it when it ends. `now` is in epoch seconds."""
+    """Return the entry of the log for a fact. The log deletes it when it ends. `now` is in epoch seconds."""
     subject = names.fact(fact.space, fact.key)
     return Entry(subject, encode_fact(fact), replace=True, ttl=max(1, ceil(fact.until - now)))
 

@@ -121,7 +121,7 @@ class Forwarding:
         """The newest version of frames that each live node reads."""
         self._lanes: dict[str, list[MessageItem]] = {}
         self._sealed: dict[str, list[MessageItem]] | None = None
-        """The messages for lanes in the next commit, if its records are complete. What came later belongs to the commit
+        """The messages for lanes in the next commit, if its records are complete. Later messages belong to the commit
         after it."""
         self._held: dict[_Node, list[MessageItem]] = {}
         """Messages with QoS 2 for nodes. They are sent after the commit with their packet ids. Otherwise, a client could

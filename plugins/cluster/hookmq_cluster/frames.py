@@ -129,7 +129,7 @@ PacketRun = tuple[str, bool, int, bytes]
 
 
 class PeerFrame(NamedTuple):
-    """What a node sends to a lane, or to another node. Only the latter has packets."""
+    """Messages of a node for a lane, or for another node. Only the latter has packets."""
 
     origin: Origin
     items: tuple[MessageItem | PacketRun, ...]

@@ -1,4 +1,4 @@
-"""Reads what other nodes, and this one, have sent to a lane before this node opens it."""
+"""Reads the messages that all nodes have sent to a lane before this node opens it."""
 
 from collections.abc import Callable
 from functools import partial

@@ -117,7 +117,7 @@ class LaneImport:
         )
 
     async def finish(self) -> None:
-        """Write what waits. Each lane gets a frame, so that its inbox begins here."""
+        """Write the waiting entries. Each lane gets a frame, so that its inbox begins here."""
         for lane in self._lanes:
             await self._flush(lane)
         await self._writer.flush()

@@ -63,7 +63,7 @@ class LaneLog:
         self._cursor = 0
         """The sequence up to which frames of other nodes are delivered, or did not exist."""
         self._sealed: tuple[int, bool, list[Record]] | None = None
-        """`_cursor`, `moved` and `_extra` of the next frame, if its records are complete. What came later belongs to the
+        """`_cursor`, `moved` and `_extra` of the next frame, if its records are complete. Later ones belong to the
         frame after it."""
         self._delivered: list[tuple[int, int]] = []
         self._last_size = 0
@@ -113,7 +113,8 @@ class LaneLog:
         self._cursor = max(self._cursor, sequence)
 
     def seal(self) -> None:
-        """The broker's records for the next frame are complete. They do not include what is delivered from now on."""
+        """The broker's records for the next frame are complete. Messages that are delivered from now on
+        belong to the frame after it."""
         if self._sealed is None:
             self._sealed = (self._cursor, self.moved, self._extra)
             self.moved, self._extra = False, []

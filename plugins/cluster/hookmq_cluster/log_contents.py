@@ -69,7 +69,7 @@ class LogContents:
             yield retained
 
     def lane_items(self, runtime: Runtime, lane: str) -> AsyncIterator[Item]:
-        """Yield what is stored in one lane."""
+        """Yield the contents of one lane."""
         state = self.lanes[lane].state
 
         def read(owner: str, after: int, max_count: int, max_size: int, done: Paged) -> None:

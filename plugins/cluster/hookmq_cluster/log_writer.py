@@ -1,8 +1,8 @@
 """Fills the log of a cluster without a broker: for imports and restores.
 
-A mark in the log comes first. While it is there, no node joins, and another attempt begins by deleting what the first one
-wrote. Everything that is written requires that the mark is unchanged, so two tools cannot mix their contents. The end
-removes the mark, if no node has taken a lane meanwhile.
+A mark in the log comes first. While it is there, no node joins. Another attempt first deletes the entries of the one
+before. Each entry requires that the mark is unchanged, so two tools cannot mix their contents. At the end, the writer
+removes the mark if no node has taken a lane meanwhile.
 
     mark -> no node is alive -> take all lanes -> delete the old contents -> fill -> remove the mark
 """

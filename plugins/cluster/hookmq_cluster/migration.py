@@ -26,7 +26,7 @@ def _count(counts: ItemCounts, item: Item, progress: Progress) -> None:
 
 
 async def contents_of(engine: Engine, names: Names, runtime: Runtime) -> ItemCounts:
-    """Return what a cluster contains. Raises StoreError if it cannot be read."""
+    """Return the contents of a cluster. Raises StoreError if it cannot be read."""
     counts = ItemCounts()
     contents = await read_contents(engine, names, runtime)
     for lane in contents.lanes:

@@ -17,7 +17,7 @@ TOMBSTONE: Final = 3600
 
 
 class CommitCounters:
-    """What happened to commits: how long they took in seconds, how many the log refused because of a fence, and how many
+    """The outcomes of commits: how long they took in seconds, how many the log refused because of a fence, and how many
     had an unknown result."""
 
     def __init__(self) -> None:

@@ -86,8 +86,8 @@ def decode_retained(data: bytes) -> RetainedEntry:
 
 
 def log_entry(names: Names, now: float, entry: RetainedEntry) -> Entry:
-    """Return what the log gets for `entry`. The log deletes it once the message has expired, or some time after a topic
-    was cleared. `now` is in epoch seconds."""
+    """Return the entry of the log for `entry`. The log deletes it once the message has expired, or some time after a
+    topic was cleared. `now` is in epoch seconds."""
     message = entry.message
     ttl = TOMBSTONE if message is None else 0
     if message is not None and message.expires_at is not None:

@@ -187,7 +187,7 @@ class ClusterStore:
         return self._first_id
 
     def seal(self) -> None:
-        """The records of the next commit are complete: what is received from now on belongs to the commit after it.
+        """The records of the next commit are complete. Messages received from now on belong to the commit after it.
         Without this call, `commit` includes everything received before it."""
         for log in self._lanes.values():
             log.seal()
@@ -216,7 +216,7 @@ class ClusterStore:
             self._append(commit)
 
     def come_home(self) -> None:
-        """The home lane is open. Store what has changed while it was not, and make the commit that has waited for it."""
+        """The home lane is open. Store the changes that were made without it, and make the commit that waited for it."""
         self.homeless = False
         if self._home in self._lanes and (changes := self.away.take_back()):
             self.append(self._home, changes)

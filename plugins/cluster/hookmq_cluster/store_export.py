@@ -60,7 +60,7 @@ class StoreExport:
         self._size += len(item.message.payload)
 
     async def finish(self) -> None:
-        """Commit what waits."""
+        """Commit the waiting records."""
         records, self._records = self._records, []
         self._size = 0
         if records:

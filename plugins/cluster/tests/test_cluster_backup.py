@@ -41,7 +41,7 @@ def restore(cluster: Filled, file: Path, replace: bool = False) -> BackupCounts:
 
 
 def everything(cluster: Filled) -> dict[str, Any]:
-    """Return what a cluster contains."""
+    """Return the contents of a cluster."""
     found = cluster.contents()
     lanes: dict[str, Any] = {name: contents(lane.state) for name, lane in found.lanes.items()}
     lanes[""] = sorted(

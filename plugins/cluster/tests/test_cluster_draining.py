@@ -29,7 +29,7 @@ def world() -> Iterator[ClusterWorld]:
 
 
 def status(world: ClusterWorld, node: str) -> ClusterStatus:
-    """Return what the node shows of its cluster."""
+    """Return the cluster as the node shows it."""
     return world.manager(node).show_cluster()
 
 
@@ -108,7 +108,7 @@ def test_sessions_move_with_their_messages(world: ClusterWorld) -> None:
 
 class LoadedPublisher:
     """A client that publishes numbered messages without a pause. If a node sends it away, it connects to another one, and
-    sends again what was not acknowledged."""
+    repeats each unacknowledged message."""
 
     def __init__(self, world: ClusterWorld, name: str, node: str) -> None:
         self.name = name
@@ -172,7 +172,7 @@ def test_publishers_wait_less_than_a_second(world: ClusterWorld) -> None:
         assert len(publisher.acked) > 800
         assert {f"{publisher.name} {number}" for number in publisher.acked} <= got
     times = Counter(payloads(again))
-    assert sum(times.values()) - len(times) < 100  # only what was sent again
+    assert sum(times.values()) - len(times) < 100  # only repeated messages
 
 
 def test_clients_without_a_durable_session_go_in_slices(world: ClusterWorld) -> None:

@@ -27,7 +27,7 @@ class Nodes:
 
 
 class Told:
-    """What a plugin was told."""
+    """The facts that a plugin has received."""
 
     def __init__(self, facts: ClusterFacts, space: str = "bans") -> None:
         self.seen: list[tuple[str, bytes | None, float]] = []

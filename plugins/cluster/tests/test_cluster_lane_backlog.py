@@ -1,4 +1,4 @@
-"""What is read from a lane's log before the lane is opened."""
+"""Test how the log of a lane is read before the lane is opened."""
 
 import pytest
 from cluster_stores import NAMES, Bench, Process

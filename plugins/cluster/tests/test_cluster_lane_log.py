@@ -1,4 +1,4 @@
-"""What belongs to one frame of a lane, and how much of it is written again."""
+"""Test the contents of one frame of a lane, and how much of them is written again."""
 
 from collections.abc import Iterator
 

@@ -127,7 +127,7 @@ def test_a_lane_that_comes_back_was_lost(returned: bool) -> None:
     a = world.lanes("a")
     fence = world.own(a, "a")
     assert isinstance(fence, int)
-    a.close()  # it reads nothing of what follows
+    a.close()  # it reads no later entries
     b = world.lanes("b", "7")
     world.runtime.advance(1.0)
     results: list[int | Refused | Unavailable] = []

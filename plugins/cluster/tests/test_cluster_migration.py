@@ -22,7 +22,7 @@ FAULTS = Faults(lost_request=0.1, lost_answer=0.1, page=3)
 
 
 def shown(store: DurableStore) -> list[Any]:
-    """Return what a store contains. The ids of publishers differ, so they are replaced by the client ids."""
+    """Return the contents of a store. The ids of publishers differ, so they are replaced by the client ids."""
     clients = {one.id: one.client.client_id for one in store.publishers.values()}
     retained = {
         (topic, bytes(one.message.payload), clients.get(one.publisher, ""))

@@ -14,7 +14,7 @@ _PARTS: Final = 3
 
 
 class BanReceiver(Protocol):
-    """What the plugin does with the bans of other nodes."""
+    """Test how the plugin applies the bans of other nodes."""
 
     def banned_elsewhere(self, key: Key, seconds: float, why: str) -> None:
         """Another node, or this one, has banned `key` for `seconds` from now on."""

@@ -1,4 +1,4 @@
-"""The clients of a simulated run. They answer every packet at once, and keep what the checks need."""
+"""The clients of a simulated run. They answer every packet at once, and keep the data for the checks."""
 
 from collections.abc import Callable
 from typing import Final

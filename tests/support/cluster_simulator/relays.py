@@ -103,7 +103,7 @@ class _Back:
         self.close()
 
     def pause_reading(self) -> None:
-        """Do nothing: what a client sends is small."""
+        """Do nothing: the packets of clients are small."""
 
     def resume_reading(self) -> None:
         """Do nothing."""

@@ -117,5 +117,5 @@ class WillClient(Client):
                     yield f"{name} was published at {fired:.1f}, due at {due:.1f}"
 
     def _given_up(self) -> bool:
-        """Return whether a node may have died, so that it did not record what a client did."""
+        """Return whether a node may have died, so that it did not record a client's last step."""
         return bool(self.world.past or self.world.departures())

@@ -142,7 +142,7 @@ class _Side(asyncio.Protocol):
                 side.reset()
 
     def reset(self) -> None:
-        """Abort this side, so that the other end of its socket is told of an error."""
+        """Abort this side, so that the other end of its socket gets an error."""
         assert self.transport is not None
         with suppress(OSError):  # closed already
             socket_ = self.transport.get_extra_info("socket")

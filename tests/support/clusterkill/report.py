@@ -1,4 +1,4 @@
-"""What a series of seeds found, as lines and as JSON."""
+"""The findings of a series of seeds, as lines and as JSON."""
 
 import datetime
 import json
