@@ -134,9 +134,8 @@ def _load(row: Row, brokers: Brokers, seconds: float, clients: int) -> tuple[int
         text=True,
     )
     try:
-        time.sleep(
-            2.0
-        )  # the generator does not say when it has subscribed; if it is late, the run is void
+        # The generator does not say when it has subscribed. If it is late, the run is void.
+        time.sleep(2.0)
         pub = generator(
             ["pub", "--publishers", str(clients), *words, *home, *topic, *timing, *window]
         )

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -77,17 +75,6 @@ async def fill(url: str, count: int) -> float:
     return took
 
 
-def await_port(port: int, seconds: float = 120.0) -> None:
-    """Wait until a process listens on a port."""
-    end = time.monotonic() + seconds
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        if time.monotonic() > end:
-            raise TimeoutError(f"nobody listens on port {port}")
-        time.sleep(0.05)
-
-
 def size_of(folder: pathlib.Path) -> int:
     """Return the bytes in all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -101,21 +88,23 @@ def measure(count: int) -> dict[str, Any]:
         config = folder / "nats.conf"
         config.write_text(f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{folder}/js" }}\n')
         words = [str(pathlib.Path(sys.executable).with_name("nats-server")), "-c", str(config)]
-        nats = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        broker: subprocess.Popen[str] | None = None
+        said = folder / "nats.log"
+        with said.open("wb") as output:
+            nats = subprocess.Popen(words, stdout=output, stderr=output)
+        broker: subprocess.Popen[bytes] | None = None
         try:
-            await_port(port)
+            launch.await_listener("nats-server", nats, port, said)
             empty = resident([nats.pid])
             took = asyncio.run(fill(f"nats://127.0.0.1:{port}", count))
             filled = resident([nats.pid])
             node = folder / "a.yaml"
             node.write_text(NODE % (client_port, f"nats://127.0.0.1:{port}"))
             began = time.monotonic()
-            broker = subprocess.Popen(
-                [sys.executable, "-m", "hookmq.cli", "serve", "-c", str(node)],
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
-            )  # fmt: skip
-            await_port(client_port)
+            said = folder / "broker.log"
+            words = [sys.executable, "-m", "hookmq.cli", "serve", "-c", str(node)]
+            with said.open("wb") as output:
+                broker = subprocess.Popen(words, stdout=output, stderr=output)
+            launch.await_listener("the broker", broker, client_port, said)
             return {
                 "sessions": count,
                 "import_seconds": round(took, 1),

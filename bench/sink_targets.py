@@ -101,7 +101,7 @@ def postgres(folder: pathlib.Path) -> Iterator[str]:
                 with psycopg.connect(url, autocommit=True) as connection:
                     connection.execute("CREATE TABLE bench (topic text, payload bytea)")
                 break
-            time.sleep(0.05)  # it listens before it accepts clients
+            time.sleep(0.05)  # between two attempts: PostgreSQL listens before it accepts clients
         yield url
 
 

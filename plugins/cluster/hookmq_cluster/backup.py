@@ -11,7 +11,7 @@ from typing import IO, NamedTuple
 from hookmq.plugin import Runtime, StoreError
 
 from hookmq_cluster.backup_file import BackupHeader, BackupReader, BackupWriter
-from hookmq_cluster.engine import Engine, Entry, Stored
+from hookmq_cluster.engine import TOMBSTONE, Engine, Entry, Stored
 from hookmq_cluster.facts import decode_fact, fact_entry
 from hookmq_cluster.frames import (
     FrameError,
@@ -26,7 +26,6 @@ from hookmq_cluster.log_reader import copy_log
 from hookmq_cluster.log_writer import LogWriter
 from hookmq_cluster.migration import prepare
 from hookmq_cluster.names import Names
-from hookmq_cluster.pending_commit import TOMBSTONE
 from hookmq_cluster.retained import decode_retained, log_entry
 
 STEP = 1000

@@ -5,7 +5,10 @@ the event loop's thread; no call blocks. A callback is called once, before or af
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+TOMBSTONE: Final = 3600
+"""The `ttl` of an entry that says that something has ended, such as a session. All nodes have read it by then."""
 
 
 class Entry(NamedTuple):

@@ -8,14 +8,12 @@ from typing import Final, NamedTuple
 from hookmq.plugin import Runtime
 from hookmq_toolkit.shared_facts import MAX_FACT, FactChanged
 
-from hookmq_cluster.engine import Appended, Engine, Entry, Refused, Stored, Unavailable
+from hookmq_cluster.engine import TOMBSTONE, Appended, Engine, Entry, Refused, Stored, Unavailable
 from hookmq_cluster.filling import ask
 from hookmq_cluster.frames import FrameError, decode_value, encode_value
 from hookmq_cluster.names import Names
 
 VERSION: Final = 1
-_TOMBSTONE: Final = 3600.0
-"""Seconds for which the log keeps the entry that a fact was withdrawn. All nodes have read it by then."""
 _RETRY: Final = 1.0
 """Seconds until a fact is written again after the log did not answer."""
 
@@ -113,7 +111,7 @@ class ClusterFacts:
 
     def withdraw(self, space: str, key: str) -> None:
         """Withdraw a fact; see `SharedFacts.withdraw`."""
-        self._change(Fact(space, key, None, float(self._runtime.time() + _TOMBSTONE)))
+        self._change(Fact(space, key, None, float(self._runtime.time() + TOMBSTONE)))
 
     # parts -------------------------------------------------------------------------------------------------------
 

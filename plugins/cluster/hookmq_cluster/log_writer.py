@@ -13,7 +13,7 @@ from typing import Final
 
 from hookmq.plugin import Runtime, StoreError
 
-from hookmq_cluster.engine import Appended, Engine, Entry, Refused, Stored, Unavailable
+from hookmq_cluster.engine import TOMBSTONE, Appended, Engine, Entry, Refused, Stored, Unavailable
 from hookmq_cluster.filling import ask, encode_mark, read_mark
 from hookmq_cluster.lanes import decode_owner, encode_owner
 from hookmq_cluster.membership import decode_member
@@ -22,8 +22,6 @@ from hookmq_cluster.waiting import answer
 
 BATCH_SIZE: Final = 4 << 20
 """Bytes in one commit, if it has more than one entry."""
-_TOMBSTONE: Final = 3600
-"""Seconds for which the log keeps the entry that the mark is gone."""
 
 
 async def refuse_live_nodes(engine: Engine, runtime: Runtime, names: Names) -> None:
@@ -142,7 +140,7 @@ class LogWriter:
 
     def _unmark(self) -> Entry:
         mark = self._names.filling
-        return Entry(mark, b"", (mark, self._mark), replace=True, ttl=_TOMBSTONE)
+        return Entry(mark, b"", (mark, self._mark), replace=True, ttl=TOMBSTONE)
 
     async def _commit(self, entries: list[Entry]) -> int:
         self._commits += 1

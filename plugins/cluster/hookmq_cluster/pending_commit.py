@@ -1,19 +1,14 @@
 """A commit that is being appended to the log."""
 
-from typing import Final
-
 from hookmq.plugin import Histogram
 from hookmq.storage_api import CommitId, Committed
 
 from hookmq_cluster.claims import encode_session
-from hookmq_cluster.engine import Entry, Stored
+from hookmq_cluster.engine import TOMBSTONE, Entry, Stored
 from hookmq_cluster.frames import FrameError, Frames, Origin, OwnerFrame
 from hookmq_cluster.lane_log import LaneFrame
 from hookmq_cluster.names import Names
 from hookmq_cluster.placement import Split
-
-TOMBSTONE: Final = 3600
-"""Seconds for which the log keeps the entry that a session has ended."""
 
 
 class CommitCounters:

@@ -19,7 +19,7 @@ from hookmq.storage_api import (
     PutRetained,
 )
 
-from hookmq_cluster.engine import Engine, Entry, Stored, Unavailable
+from hookmq_cluster.engine import TOMBSTONE, Engine, Entry, Stored, Unavailable
 from hookmq_cluster.frames import (
     FrameError,
     decode_client,
@@ -36,8 +36,6 @@ SLICE: Final = 500
 """Entries to apply in one turn."""
 BACKLOG: Final = 20_000
 """Entries that may wait. Reading pauses above it."""
-TOMBSTONE: Final = 3600
-"""Seconds for which the log keeps the entry of a topic that was cleared. All nodes have read it by then."""
 _EARLY: Final = 0.01
 """Seconds by which the broker may expire a message early."""
 _RETRY: Final = 1.0

@@ -7,10 +7,9 @@ import pytest
 from cluster_routing import NAMES, ModelBroker
 from hookmq.plugin import ClientRecord, Message, Peer
 from hookmq.storage_api import CommitId, DropPublisher, DropRetained, PutPublisher, PutRetained
-from hookmq_cluster.engine import Appended, Entry, Refused, Stored, Unavailable
+from hookmq_cluster.engine import TOMBSTONE, Appended, Entry, Refused, Stored, Unavailable
 from hookmq_cluster.frames import FrameError
 from hookmq_cluster.retained import (
-    TOMBSTONE,
     Retained,
     RetainedEntry,
     decode_retained,
