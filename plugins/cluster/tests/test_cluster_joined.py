@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from cluster_world import ClusterWorld
 from hookmq.mqtt_api import Publish, Pubrec
-from hookmq.plugin import ClientInfo, ConfigError, MetricRegistry, Peer, PluginError, Scope
+from hookmq.plugin import ConfigError, MetricRegistry, PluginError
 from hookmq.storage_api import StoreFailed
 from hookmq_cluster.config import ClusterConfig
 from hookmq_cluster.engine import Stored, Unavailable
@@ -125,20 +125,6 @@ def test_a_volatile_client_takes_over_its_connection_to_another_node(two: Cluste
     two.settle()
     first.expect_disconnect(0x8E)
     second.ping()
-
-
-@pytest.mark.parametrize(("age", "closed"), [(10.0, True), (0.5, False)])
-def test_an_old_connection_is_taken_over_although_clocks_differ(
-    two: ClusterWorld, age: float, closed: bool
-) -> None:
-    client = two.connect("b", "c")
-    two.advance(age)
-    # The clock of the other node is a minute slow.
-    behind = two.clock.time() - 60.0
-    info = ClientInfo("c", 5, None, Peer("192.0.2.1", 1, "tcp"), Scope(), connected_at=behind)
-    two.cluster("a").claim(info, False, lambda _: None)
-    two.settle()
-    assert client.closed == closed
 
 
 def test_a_clean_start_elsewhere_discards_the_session(two: ClusterWorld) -> None:
