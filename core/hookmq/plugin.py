@@ -195,6 +195,11 @@ class Plugin:
         """
         return ()
 
+    def check_together(self, plugins: Sequence["Plugin"]) -> None:
+        """Raise ConfigError if this plugin cannot run together with others in `plugins`, which are all plugins of the
+        configuration. Called when a configuration is checked, at the start and at each reload.
+        """
+
     def reconfigure(self, config: Any) -> Callable[[], None] | None:
         """Prepare to continue with `config` after a reload. Return a function that applies it, or None.
 

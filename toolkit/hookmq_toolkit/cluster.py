@@ -1,4 +1,5 @@
-"""A service for managing a cluster of brokers: one plugin provides it, and another can offer it to operators.
+"""A service for managing a cluster of brokers: one plugin provides it, and another can offer it to operators. Also an
+attribute of plugins that do not work in a cluster.
 
 A plugin offers a `ClusterManager` in `Plugin.offered_services` under the name `SERVICE`. A lane is the part of the
 cluster's state that one node owns at a time, with its sessions.
@@ -105,3 +106,14 @@ class ClusterManager(Protocol):
 
         Raises ClusterError if the node is not drained.
         """
+
+
+@runtime_checkable
+class PerNode(Protocol):
+    """A plugin whose effects end at its node, contrary to what its users expect. The plugin `cluster` refuses to run
+    together with it, unless its setting `per_node` contains the plugin's id.
+    """
+
+    per_node: str
+    """What is separate on each node, as a part of a sentence without a full stop. Empty if this object can be used in a
+    cluster. May be a property."""

@@ -60,21 +60,19 @@ class Implementation(NamedTuple):
 def register(instances: Sequence[PluginInstance]) -> Registry:
     """Return the plugins' implementations by hook.
 
-    Raises PluginError if an implementation is invalid, and ConfigError if an entry's id is taken or its options are
-    unsuitable.
+    Raises PluginError if an implementation is invalid, and ConfigError if an entry's id is taken, its options are
+    unsuitable, or a plugin cannot run together with the others.
     """
     if not instances:
         return dict.fromkeys(SPECS, ())
     manager = _Manager(PROJECT)
     manager.add_hookspecs(Specs)
-    order: dict[str, int] = {}
     by_id: dict[str, PluginInstance] = {}
-    for index, instance in enumerate(instances):
-        if instance.id in order:
+    for instance in instances:
+        if instance.id in by_id:
             raise ConfigError(
                 f"two plugins have the id {instance.id!r}", hint="give each its own `id`"
             )
-        order[instance.id] = index
         by_id[instance.id] = instance
         _check_methods(manager, instance)
         try:
@@ -96,7 +94,7 @@ def register(instances: Sequence[PluginInstance]) -> Registry:
                 )
             )
         # pluggy lists the last registration first. We use the order of the configuration.
-        found.sort(key=lambda one: order[one.instance.id])
+        found.sort(key=lambda one: instances.index(one.instance))
         registry[name] = tuple(found)
     for instance in instances:
         mine = {
@@ -113,6 +111,7 @@ def register(instances: Sequence[PluginInstance]) -> Registry:
                 instance.id, "on_deliver must be synchronous, so its plugin cannot be blocking"
             )
         _check_entry(instance.entry, mine)
+        instance.plugin.check_together([one.plugin for one in instances])
     return registry
 
 

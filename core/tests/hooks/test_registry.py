@@ -103,6 +103,21 @@ def test_two_methods_for_one_hook_name_both() -> None:
     assert "authorize and check both implement authorize" in words
 
 
+def test_each_plugin_can_refuse_the_others() -> None:
+    found: list[list[str]] = []
+
+    def check_together(self: Plugin, plugins: list[Plugin]) -> None:
+        found.append([one.id for one in plugins])
+        if len(plugins) > 2:
+            raise ConfigError("'p' is enough")
+
+    one, other = of(check_together=check_together), Plugin(None, Context("q"))
+    Hooks.of(other, one)
+    assert found == [["q", "p"]]
+    with pytest.raises(ConfigError, match="enough"):
+        Hooks.of(one, other, Plugin(None, Context("r")))
+
+
 # signatures ------------------------------------------------------------------------------------------------------
 
 

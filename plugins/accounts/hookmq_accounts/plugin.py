@@ -50,6 +50,7 @@ class AccountsPlugin(Plugin):
 
     Config = AccountsConfig
     config: AccountsConfig
+    per_node = "each node has its own accounts, and a user removed on one node can still connect to the others"
 
     def __init__(self, config: AccountsConfig, context: Context) -> None:
         super().__init__(config, context)

@@ -70,6 +70,10 @@ class ClusterConfig:
         "monitoring addresses of the NATS servers, such as http://127.0.0.1:8222; with sync: always, a server that syncs "
         "lazily is refused at the start",
     )
+    per_node: tuple[str, ...] = setting(
+        (),
+        "ids of plugins that may work on each node separately, such as queues; without this, such a plugin is refused",
+    )
     lease: Seconds = setting(
         10.0,
         "seconds after which a silent node counts as dead; at least two elections of a NATS leader",

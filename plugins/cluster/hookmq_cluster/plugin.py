@@ -1,6 +1,6 @@
 """The `cluster` plugin: its settings and hooks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -23,6 +23,7 @@ from hookmq_toolkit.state_folder import default_folder
 from hookmq_toolkit.tls_client import check_tls
 
 from hookmq_cluster.cluster import JoinedCluster
+from hookmq_cluster.companions import check_companions
 from hookmq_cluster.config import ClusterConfig, default_node
 from hookmq_cluster.control import ClusterControl
 from hookmq_cluster.engine import Engine
@@ -94,6 +95,10 @@ class ClusterPlugin(Plugin):
             )
         except EngineError as error:
             raise ConfigError(str(error)) from None
+
+    def check_together(self, plugins: Sequence[Plugin]) -> None:
+        """Refuse plugins that store the same state, or that work on each node separately."""
+        check_companions(self, plugins, self.config.per_node)
 
     def make_engine(self, runtime: Runtime) -> Engine:
         """Return the engine. Tests replace it with a simulated one."""

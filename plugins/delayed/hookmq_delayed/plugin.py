@@ -68,6 +68,7 @@ class DelayedPlugin(Plugin):
 
     Config = DelayedConfig
     config: DelayedConfig
+    per_node = "only the node that received a message can publish, cancel or replace it"
 
     def __init__(self, config: DelayedConfig, context: Context) -> None:
         super().__init__(config, context)

@@ -46,6 +46,9 @@ class ExclusivePlugin(Plugin):
 
     Config = ExclusiveConfig
     config: ExclusiveConfig
+    per_node = (
+        "each node grants a topic to one of its own clients, so that several clients can hold it"
+    )
 
     def __init__(self, config: ExclusiveConfig, context: Context) -> None:
         super().__init__(config, context)

@@ -65,6 +65,7 @@ class PresencePlugin(Plugin):
 
     Config = PresenceConfig
     config: PresenceConfig
+    per_node = "each node knows only its own clients, and can report a client as offline that is on another node"
     _changes = 0
     _failures = 0
 

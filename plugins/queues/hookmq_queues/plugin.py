@@ -61,6 +61,9 @@ class QueuesPlugin(Plugin):
 
     Config = QueuesConfig
     config: QueuesConfig
+    per_node = (
+        "each node has its own queues, and its consumers get only what clients of that node publish"
+    )
 
     def __init__(self, config: QueuesConfig, context: Context) -> None:
         super().__init__(config, context)

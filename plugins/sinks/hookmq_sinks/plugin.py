@@ -77,6 +77,15 @@ class SinksPlugin(Plugin):
             for one in self.config.sources
         ]
 
+    @property
+    def per_node(self) -> str:
+        """Why the sources cannot be used in a cluster; see `hookmq_toolkit.cluster.PerNode`."""
+        # Programs choose the node to which they send messages for the source http.
+        names = [one.name for one in self.config.sources if one.driver != "http"]
+        if not names:
+            return ""
+        return f"each node starts the sources ({', '.join(names)}), so that messages can arrive more than once"
+
     @hookimpl
     def provide_journal(self, broker: BrokerHandle) -> tuple[Journal, ...]:
         """Return a journal for each sink. Raises StoreError if a folder contains a sink that is not configured."""

@@ -37,6 +37,10 @@ class SparkSinkPlugin(Plugin):
 
     Config = SparkSinkConfig
     config: SparkSinkConfig
+    per_node = (
+        "each node has its own streams, with what its own clients publish; after a crash, two of them can contain the "
+        "same message of QoS 2"
+    )
 
     def __init__(self, config: SparkSinkConfig, context: Context) -> None:
         super().__init__(config, context)

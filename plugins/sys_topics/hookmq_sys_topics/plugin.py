@@ -41,6 +41,7 @@ class SysTopicsPlugin(Plugin):
 
     Config = SysTopicsConfig
     config: SysTopicsConfig
+    per_node = "all nodes publish their own values on the same topics"
 
     def __init__(self, config: SysTopicsConfig, context: Context) -> None:
         super().__init__(config, context)
