@@ -13,6 +13,7 @@ GROUP: Final = "hookmq.cluster_commands"
 """The group of entry points that add subcommands."""
 _EXAMPLES: Final = """\
 examples:
+  hookmq cluster check -c node.yaml
   hookmq cluster status --token-file admin.token
   hookmq cluster move gamma beta
   hookmq cluster import -c node.yaml --from /var/lib/hookmq

@@ -14,7 +14,12 @@ Work = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
 
 def add_command(
-    commands: Any, name: str, work: Work, help: str, more: str
+    commands: Any,
+    name: str,
+    work: Work,
+    help: str,
+    more: str,
+    json_help: str = "print the counts as a JSON object",
 ) -> argparse.ArgumentParser:
     """Add a subcommand that uses the log of the chosen configuration, and return its parser."""
     found: argparse.ArgumentParser = commands.add_parser(
@@ -24,7 +29,7 @@ def add_command(
     add_source(found)
     # fmt: off
     found.add_argument("--plugin", metavar="ID", help="id of the plugin cluster, if several are configured")
-    found.add_argument("--json", action="store_true", help="print the counts as a JSON object")
+    found.add_argument("--json", action="store_true", help=json_help)
     # fmt: on
     return found
 

@@ -16,7 +16,7 @@ from hookmq.plugin import Runtime, StoreError
 from hookmq_cluster.engine import TOMBSTONE, Appended, Engine, Entry, Refused, Stored, Unavailable
 from hookmq_cluster.filling import ask, encode_mark, read_mark
 from hookmq_cluster.lanes import decode_owner, encode_owner
-from hookmq_cluster.membership import decode_member
+from hookmq_cluster.membership import Member, decode_member
 from hookmq_cluster.names import Names
 from hookmq_cluster.waiting import answer
 
@@ -24,11 +24,16 @@ BATCH_SIZE: Final = 4 << 20
 """Bytes in one commit, if it has more than one entry."""
 
 
+async def read_members(engine: Engine, runtime: Runtime, names: Names) -> list[Member]:
+    """Return the nodes that are alive, or were until a lease ago, in the order of their names."""
+    page: list[Stored] = await ask(runtime, partial(engine.read, (names.leases,), 0))
+    members = (decode_member(stored.data) for stored in page if stored.data)
+    return sorted(member for member in members if member is not None)
+
+
 async def refuse_live_nodes(engine: Engine, runtime: Runtime, names: Names) -> None:
     """Raise StoreError if a node is alive, or was until a lease ago."""
-    page: list[Stored] = await ask(runtime, partial(engine.read, (names.leases,), 0))
-    members = [decode_member(stored.data) for stored in page if stored.data]
-    nodes = sorted(member.node for member in members if member is not None)
+    nodes = [member.node for member in await read_members(engine, runtime, names)]
     if nodes:
         raise StoreError(
             f"these nodes of cluster {names.cluster!r} are running, or were until a lease ago: {', '.join(nodes)}; "

@@ -41,6 +41,8 @@ class Names:
         """The secret by which nodes recognize each other when they relay connections."""
         self.everyone = self._sent + "all"
         """Messages for every node."""
+        self.trials = (self._stored + "trial", self._sent + "trial")
+        """Subjects to try out permissions. Nothing is stored there, and nobody listens."""
 
     def relative(self, subject: str) -> str:
         """Return a subject of the stream without the name of the cluster."""

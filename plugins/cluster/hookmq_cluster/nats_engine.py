@@ -27,20 +27,19 @@ from hookmq_cluster.nats_protocol import publish, status
 from hookmq_cluster.nats_reading import Reading
 from hookmq_cluster.nats_requests import Request, call_api, error_of
 from hookmq_cluster.nats_stream import (
+    HEADERS,
     NOT_CLUSTERED,
+    SMALLEST,
     STREAM_NOT_FOUND,
     check_replicas,
     check_server,
     check_stream,
+    no_copies,
     stream_config,
 )
 
-HEADERS: Final = 2048
-"""Bytes of a message that are left for its header."""
 LARGEST: Final = 8 << 20
 """Largest entry in bytes, whatever the servers accept."""
-SMALLEST: Final = 65_536 - HEADERS
-"""Largest entry in bytes that the servers must at least accept."""
 OPEN: Final = 30.0
 """Seconds until `open` gives up."""
 
@@ -74,9 +73,12 @@ class NatsEngine:
         self._dropped = 0
         self._client.on_connection(self._reconnected)
 
-    async def open(self, seconds: float = OPEN) -> None:
-        """Connect, and make or check the stream. Raises EngineError if the engine cannot be used within
-        `seconds`."""
+    async def open(self, seconds: float = OPEN, create: bool = True) -> dict[str, Any] | None:
+        """Connect, and make or check the stream. Return JetStream's information about it.
+
+        Without `create`, a missing stream is not made: return None, and the engine cannot be used. Raises EngineError if
+        it cannot be used within `seconds`.
+        """
         until = self._runtime.now() + seconds
         await self._client.open(seconds)
         try:
@@ -84,7 +86,7 @@ class NatsEngine:
             self.max_entry = min(int(info["max_payload"]) - HEADERS, LARGEST)
             self._commits.max_entry = self.max_entry
             check_replicas(info, self._replicas, self._allow_single)
-            await self._prepare(until)
+            return await self._prepare(until, create)
         except BaseException:
             self._client.close()
             raise
@@ -214,14 +216,7 @@ class NatsEngine:
 
     def _check(self, info: dict[str, Any]) -> str:
         """Return why a server cannot be used. All must accept messages that are as large."""
-        problem = check_server(info)
-        size = info.get("max_payload")
-        if not problem and (
-            not isinstance(size, int) or size - HEADERS < (self.max_entry or SMALLEST)
-        ):
-            least = (self.max_entry or SMALLEST) + HEADERS
-            problem = f"max_payload is {size!r}; at least {least} is required on all servers"
-        return problem
+        return check_server(info, self.max_entry or SMALLEST)
 
     def _reconnected(self, connected: bool) -> None:
         for following in list(self._followings):
@@ -277,33 +272,32 @@ class NatsEngine:
             raise _NotYet(f"JetStream does not answer: {answer.reason}")
         return answer
 
-    async def _prepare(self, until: float) -> None:
+    async def _prepare(self, until: float, create: bool) -> dict[str, Any] | None:
         """Make or check the stream. Servers that have just started need some seconds to elect leaders."""
         while True:
             try:
-                await self._prepare_once()
-                return
+                return await self._prepare_once(create)
             except _NotYet as problem:
                 if self._runtime.now() >= until or "Permissions Violation" in str(problem):
                     raise EngineError(str(problem)) from None
             await asyncio.sleep(0.25)
 
-    async def _prepare_once(self) -> None:
+    async def _prepare_once(self, create: bool) -> dict[str, Any] | None:
         found = await self._call(f"STREAM.INFO.{self._stream}", None)
         code, text = error_of(found)
         if code == STREAM_NOT_FOUND:
+            if not create:
+                return None
             config = stream_config(self._stream, self._subjects, self._replicas)
             found = await self._call(f"STREAM.CREATE.{self._stream}", config)
             code, text = error_of(found)
             if code == NOT_CLUSTERED:
-                raise EngineError(
-                    f"replicas: {self._replicas} copies of the log are wanted, "
-                    "but this NATS server is not part of a cluster"
-                )
+                raise no_copies(self._replicas)
         if code:
             raise _NotYet(f"the stream {self._stream} cannot be used: {text or code}")
         check_stream(found.get("config") or {}, self._stream, self._subjects, self._replicas)
         self._seen(int((found.get("state") or {}).get("last_seq") or 0))
+        return found
 
 
 class _NotYet(Exception):

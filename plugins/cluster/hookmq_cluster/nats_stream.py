@@ -8,13 +8,17 @@ from hookmq_cluster.nats_commits import DUPLICATE_WINDOW
 
 OLDEST: Final = (2, 14)
 """The oldest version of nats-server with everything that the cluster needs."""
+HEADERS: Final = 2048
+"""Bytes of a message that are left for its header."""
+SMALLEST: Final = 65_536 - HEADERS
+"""Largest entry in bytes that the servers must at least accept."""
 STREAM_NOT_FOUND: Final = 10059
 NOT_CLUSTERED: Final = 10074
 """JetStream's error for replicas on a server without a cluster."""
 
 
-def check_server(info: dict[str, Any]) -> str:
-    """Return why a server cannot be used, or ''."""
+def check_server(info: dict[str, Any], max_entry: int = SMALLEST) -> str:
+    """Return why a server cannot be used, or ''. It must accept entries of `max_entry` bytes."""
     version = str(info.get("version") or "")
     numbers = version.split("-")[0].split(".")
     try:
@@ -27,6 +31,9 @@ def check_server(info: dict[str, Any]) -> str:
         return "JetStream is not enabled on this server"
     if not info.get("headers"):
         return "headers are disabled on this server"
+    size = info.get("max_payload")
+    if not isinstance(size, int) or size - HEADERS < max_entry:
+        return f"max_payload is {size!r}; at least {max_entry + HEADERS} is required on all servers"
     return ""
 
 
@@ -93,3 +100,10 @@ def check_replicas(info: dict[str, Any], replicas: int, allow_single: bool) -> N
             f"replicas: the NATS servers are a cluster ({info['cluster']}), and one copy of the log would be "
             "lost with one of them; use 3"
         )
+
+
+def no_copies(replicas: int) -> EngineError:
+    """Return the error for several copies on a server that is not part of a cluster."""
+    return EngineError(
+        f"replicas: {replicas} copies of the log are wanted, but this NATS server is not part of a cluster"
+    )

@@ -21,15 +21,27 @@ _LARGEST: Final = 1 << 20
 
 async def check_sync(addresses: Sequence[str], log: Log) -> None:
     """Raise EngineError if a server at one of the monitoring `addresses` syncs lazily. Log those that do not answer."""
+    for address, (refused, unknown) in (await read_sync(addresses)).items():
+        if refused:
+            raise EngineError(refused)
+        if unknown:
+            log("warning", "cluster.sync_unknown", address=address, reason=unknown)
+
+
+async def read_sync(addresses: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return for each of the monitoring `addresses` why its server cannot be used, and why that is not known. Both are
+    empty if the server writes each commit to disk."""
     found = await asyncio.gather(*(asyncio.to_thread(_problem, one) for one in addresses))
-    for address, (lazy, problem) in zip(addresses, found, strict=True):
-        if lazy:
-            raise EngineError(
-                f"sync: the NATS server at {address} does not sync each commit to disk; set sync_interval: always "
-                "there, or sync: lazy here"
-            )
-        if problem:
-            log("warning", "cluster.sync_unknown", address=address, reason=problem)
+    return {
+        address: (
+            f"sync: the NATS server at {address} does not sync each commit to disk; set sync_interval: always there, or "
+            "sync: lazy here"
+            if lazy
+            else "",
+            problem,
+        )
+        for address, (lazy, problem) in zip(addresses, found, strict=True)
+    }
 
 
 def _problem(address: str) -> tuple[bool, str]:

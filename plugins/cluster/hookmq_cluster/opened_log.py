@@ -37,7 +37,8 @@ def _log(level: str, event: str, /, **fields: object) -> None:
         print(f"hookmq: {event} {shown}", file=sys.stderr)
 
 
-def _nodes(plugin: ClusterPlugin) -> tuple[str, ...]:
+def nodes_of(plugin: ClusterPlugin) -> tuple[str, ...]:
+    """Return the names of the nodes that a configuration describes: one, or one for each worker."""
     workers = plugin.config.workers
     if not workers:
         return (plugin.node,)
@@ -66,7 +67,7 @@ async def opened_log(arguments: argparse.Namespace) -> AsyncIterator[OpenedLog]:
         if isinstance(engine, NatsEngine):
             await engine.open()
         try:
-            yield OpenedLog(engine, names, runtime, _nodes(plugin))
+            yield OpenedLog(engine, names, runtime, nodes_of(plugin))
         finally:
             await ended(runtime, engine.close)
     except EngineError as error:

@@ -56,7 +56,7 @@ class ClusterPlugin(Plugin):
     def __init__(self, config: ClusterConfig, context: Context) -> None:
         super().__init__(config, context)
         self.node = config.node or default_node()
-        self._options = self._nats_options()
+        self.options = self._nats_options()
         self.joined: JoinedCluster | None = None
         self._facts = ClusterFacts()
         self.offered_services = {
@@ -104,7 +104,7 @@ class ClusterPlugin(Plugin):
         """Return the engine. Tests replace it with a simulated one."""
         names = Names(self.config.name)
         return NatsEngine(
-            self._options, names.stream, names.everything, runtime,
+            self.options, names.stream, names.everything, runtime,
             self.config.replicas, self.config.allow_single_replica,
         )  # fmt: skip
 

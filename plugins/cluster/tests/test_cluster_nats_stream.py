@@ -9,7 +9,7 @@ from hookmq_cluster.nats_stream import check_replicas, check_server, check_strea
 from nats_bench import NatsBench
 from nats_server import NatsCluster
 
-INFO = {"version": "2.15.1", "jetstream": True, "headers": True}
+INFO = {"version": "2.15.1", "jetstream": True, "headers": True, "max_payload": 65_536}
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,8 @@ INFO = {"version": "2.15.1", "jetstream": True, "headers": True}
         ({"version": "x.y"}, "'x.y'; at least 2.14"),
         ({"jetstream": False}, "JetStream is not enabled"),
         ({"headers": False}, "headers are disabled"),
+        ({"max_payload": 65_535}, "max_payload is 65535; at least 65536 is required"),
+        ({"max_payload": None}, "max_payload is None"),
     ],
 )
 def test_servers(change: dict[str, Any], problem: str) -> None:
