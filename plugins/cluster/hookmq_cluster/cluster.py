@@ -179,14 +179,13 @@ class JoinedCluster:
         return "isolated" if isolated or not self._engine.connected() else ""
 
     def locate(self, client_id: str, done: Callable[[Place], None]) -> None:
-        known = self.store.lane_of(client_id) is not None
-        refused = None if known else self.drain.refusal(client_id)
+        refusal = self.drain.refusal_of_new
         if not self.ready:
             done(Refused(ReasonCode.SERVER_UNAVAILABLE, "the node has not joined its cluster yet"))
-        elif refused is not None:
+        elif (refused := refusal(client_id)) is not None:
             done(refused)
-        else:
-            self.claims.locate(client_id, done)
+        else:  # the node may be drained before the log answers
+            self.claims.locate(client_id, lambda place: done(refusal(client_id) or place))
 
     def claim(
         self, client: ClientInfo, durable: bool, done: Callable[[Refused | None], None]

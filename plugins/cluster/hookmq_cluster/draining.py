@@ -88,6 +88,10 @@ class NodeDrain:
             return None
         return Refused(ReasonCode.USE_ANOTHER_SERVER, "the node is drained", self._reference())
 
+    def refusal_of_new(self, client_id: str) -> Refused | None:
+        """Return why a client without a session here must not connect here, or None."""
+        return self.refusal(client_id) if self._store.lane_of(client_id) is None else None
+
     def fence(self) -> tuple[str, int] | None:
         """Return the entry of the log that must be unchanged while this node lives: the owner of its home lane, or None
         if the node has given it away."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cluster_world import ClusterWorld
+from hookmq.cluster_api import Refused
 from hookmq.mqtt_api import Puback
 from hookmq.plugin import PluginError
 from hookmq.storage_api import DropSession
@@ -87,6 +88,18 @@ def test_a_drained_node_refuses_clients(world: ClusterWorld) -> None:
         assert client.connack is not None
         assert client.connack.properties.server_reference == "b.example"
     world.connect("a", "old", version=4, expect=3)
+
+
+def test_no_client_is_relayed_after_the_drain(world: ClusterWorld) -> None:
+    """The log tells where its session is, when the node is drained already."""
+    durable(world, "b", "s").drop()
+    places: list[object] = []
+    world.cluster("a").locate("s", places.append)
+    assert places == []
+    drain(world, "a")
+    [place] = places
+    assert isinstance(place, Refused)
+    assert place.reference == "b.example"
 
 
 def test_sessions_move_with_their_messages(world: ClusterWorld) -> None:
