@@ -115,7 +115,7 @@ class ClusterPlugin(Plugin):
             self._engine = self.make_engine(runtime)
             self.joined = JoinedCluster(
                 self.config.name, runtime, self._engine, self.node, runtime.token(8),
-                self.config.lease, self.directions, self.config.client_address, self._relays.end,
+                self.config.lease, self.directions, self.config.client_address, self.end_relays,
             )  # fmt: skip
         return self.joined
 
@@ -129,6 +129,10 @@ class ClusterPlugin(Plugin):
     def relaying(self, member: Member, lane: str) -> Relaying:
         """Return how to relay a connection to a node. Tests replace it with calls in one process."""
         return self._relays.relaying(member.node, member.address, lane)
+
+    def end_relays(self, count: int) -> int:
+        """Close up to `count` connections that this node relays, and return how many are left. Tests replace it, too."""
+        return self._relays.end(count)
 
     async def open_relay(self, cluster: JoinedCluster) -> str:
         """Accept connections of other nodes. Return the address that they use."""

@@ -5,6 +5,7 @@ import os
 import resource
 import sys
 import time
+from collections import Counter
 from typing import Final
 
 from cluster_simulator.jobs import results_of
@@ -20,7 +21,8 @@ class Totals:
     """The sums over all runs."""
 
     def __init__(self) -> None:
-        self.runs = self.failed = self.meaningful = self.faults = self.acknowledged = 0
+        self.runs = self.failed = self.meaningful = self.drained = self.acknowledged = 0
+        self.faults: Counter[str] = Counter()
         self._begun = time.monotonic()
 
     def add(self, result: Result) -> None:
@@ -29,12 +31,15 @@ class Totals:
         self.failed += bool(result.problems)
         self.meaningful += result.meaningful
         self.faults += result.faults
+        self.drained += result.drained
         self.acknowledged += result.acknowledged
 
     def __str__(self) -> str:
         seconds = time.monotonic() - self._begun
+        kinds = (f"{kind} {count}" for kind, count in sorted(self.faults.items()))
         return (
-            f"{self.runs} runs ({self.meaningful} with faults and messages), {self.faults} faults, "
+            f"{self.runs} runs ({self.meaningful} with faults and messages), {self.faults.total()} faults "
+            f"({', '.join(kinds)}), {self.drained} drains completed, "
             f"{self.acknowledged} messages acknowledged, {self.failed} failed, {seconds:.0f} s, "
             f"{cpu_seconds():.1f} s of CPU"
         )

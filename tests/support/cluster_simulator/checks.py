@@ -125,6 +125,15 @@ def _fenced(world: World) -> Iterator[str]:
                 yield f"{stored.subject} {stored.sequence}: a frame of a process that is not the owner"
 
 
+def drained(world: World, name: str, clients: Iterable[Client]) -> Iterator[str]:
+    """Yield what the drained node `name` has, although it must be empty."""
+    yield from world.remains(name)
+    for client in clients:
+        for connection in (client.connection, *client.former):
+            if connection is not None and connection.node == name and connection.open:
+                yield f"node {name} is drained, and {client.client_id} is connected to it"
+
+
 def connections(clients: Iterable[Client]) -> Iterator[str]:
     """Yield each client that is not online, that lost its session, or that has an old connection."""
     for client in clients:

@@ -11,13 +11,14 @@ class NodeClock(Clock):
     """The clock of a process. `world` is the clock of the whole simulation, which alone advances.
 
     `offset` is the error of the wall clock in seconds, `rate` the speed of the monotonic clock. `departures` has the real
-    times of the log events that name a node that has left.
+    times of the log events that name a node that has left. `drained` is called when the node logs that it is drained.
     """
 
     def __init__(self, world: Clock, seed: int, offset: float = 0.0, rate: float = 1.0) -> None:
         super().__init__(seed)
         self.ended = False
         self.departures: list[float] = []
+        self.drained: Callable[[], None] = _nothing
         self._world = world
         self._offset = offset
         self._rate = rate
@@ -51,6 +52,8 @@ class NodeClock(Clock):
         """Keep the event."""
         if event == "cluster.member_left":
             self.departures.append(self._world.now())
+        elif event == "cluster.node_drained":
+            self.drained()
         super().log(level, event, at=round(self._world.now(), 3), **fields)
 
     # faults ------------------------------------------------------------------------------------------------------
@@ -98,3 +101,7 @@ class NodeClock(Clock):
             self._held.append(timer)
         elif not self.ended:
             call()
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -1,5 +1,6 @@
 """The faults of a run: each kind begins at a random moment, and most of them end by themselves."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -12,10 +13,10 @@ SPANS: Final = (0.2, 0.6, 1.5, 4.0)
 
 
 class FaultMaker:
-    """Begins faults in `world`. `names` are all nodes; `count` is the number of faults so far."""
+    """Begins faults in `world`. `names` are all nodes; `counts` has the number of faults so far, by kind."""
 
     def __init__(self, world: World, random: Random, names: str) -> None:
-        self.count = 0
+        self.counts: Counter[str] = Counter()
         self._world = world
         self._random = random
         self._names = names
@@ -26,6 +27,7 @@ class FaultMaker:
             "cut": self._cut,
             "split": self._split,
             "election": self._election,
+            "drain": self._drain,
         }
         count = random.randrange(1, len(self._kinds) + 1)
         self.kinds = random.sample(sorted(self._kinds), count)
@@ -40,29 +42,50 @@ class FaultMaker:
         name = self._random.choice(names)
         if not self._kinds[kind](name):
             return ""
-        self.count += 1
+        self.counts[kind] += 1
         return f"{kind} {name}"
 
-    def move(self) -> str:
-        """Move an adopted lane. Return its present owner, or an empty string if there is none."""
+    def operate(self) -> str:
+        """Do what operators do: start a node, put a drained one back into service, or move a lane. Return a description,
+        or an empty string if nothing of that is possible now."""
+        for operation in self._random.sample((self.start, self._undrain, self._move), 3):
+            if text := operation():
+                return text
+        return ""
+
+    def start(self) -> str:
+        """Start a node that does not run. Return a description, or an empty string if there is none."""
+        names = [name for name in self._names if name not in self._world.nodes]
+        if not names:
+            return ""
+        name = self._random.choice(names)
+        self._world.boot(name)
+        return f"start {name}"
+
+    def _undrain(self) -> str:
+        world = self._world
+        names = [name for name in world.nodes if world.drain_state(name)]
+        if not names:
+            return ""
+        name = self._random.choice(names)
+        if not world.undrain(name):
+            return ""
+        self.counts["undrain"] += 1
+        return f"undrain {name}"
+
+    def _move(self) -> str:
+        """Move an adopted lane."""
         world = self._world
         ready = [name for name in world.nodes if world.is_ready(name)]
         for name in ready:
             adopted = sorted(world.cluster(name).keeper.open - {name})
             others = [one for one in ready if one != name]
             if adopted and others:
-                world.give(name, self._random.choice(adopted), self._random.choice(others))
-                return name
+                lane, to = self._random.choice(adopted), self._random.choice(others)
+                if world.move(name, lane, to):
+                    self.counts["move"] += 1
+                    return f"move lane {lane} from {name} to {to}"
         return ""
-
-    def start(self) -> str:
-        """Start a node that does not run. Return its name, or an empty string."""
-        names = [name for name in self._names if name not in self._world.nodes]
-        if not names:
-            return ""
-        name = self._random.choice(names)
-        self._world.boot(name)
-        return name
 
     def end(self) -> None:
         """End all faults."""
@@ -121,3 +144,8 @@ class FaultMaker:
         seconds = self._random.choice((0.5, 2.0, 5.0, 1.5 * self._world.lease))
         self._world.clock.call_later(self._random.random() * seconds, log.start)
         return True
+
+    def _drain(self, name: str) -> bool:
+        """Drain a node, or try again after an attempt that has failed."""
+        seconds = self._random.choice((0.0, 0.0, 0.5, 3.0))
+        return self._world.drain(name, seconds, self._random.random() < 0.5)

@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -17,7 +18,7 @@ def run_seed(seed: int) -> Result:
     try:
         return run(seed)
     except Exception:
-        return Result(seed, (traceback.format_exc(limit=-6),), (), 0, 0, 0, 0)
+        return Result(seed, (traceback.format_exc(limit=-6),), (), Counter(), 0, 0, 0, 0)
 
 
 def run_chunk(seeds: range) -> list[Result]:

@@ -28,13 +28,21 @@ class SimulatedRelay:
         self._connection: RelayedConnection | None = None
         self._closed = False
 
-    def open(self, accept: Callable[[Wire], RelayedConnection]) -> None:
-        """Open the connection at the node `far`."""
+    def open(self, accept: Callable[[Wire], RelayedConnection | None]) -> None:
+        """Open the connection at the node `far`. It refuses if `accept` returns None."""
 
         def opened() -> None:
             self._connection = accept(_Back(self.near, self._wire, self._far_closed))
+            if self._connection is None:
+                self.near.call_soon(self._wire.close)
+                self._ended(self)
 
         self.far.call_soon(opened)
+
+    def end(self) -> None:
+        """The node `near` has no more clients: close the connection at both ends."""
+        self._ended(self)
+        self._wire.close()
 
     def lose(self, clock: NodeClock) -> None:
         """One of the two processes has ended."""

@@ -1,5 +1,6 @@
 """One simulated run: a cluster at work, random steps and faults, then a quiet time, then the checks."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Final, NamedTuple
@@ -23,14 +24,15 @@ PAUSES: Final = (0.0, 0.0, 0.001, 0.01, 0.1, 1.0)
 
 
 class Result(NamedTuple):
-    """The result of a run: the broken promises, the steps, and the numbers of faults and of messages. `meaningful` says
-    whether it had a fault and enough messages.
+    """The result of a run: the broken promises, the steps, and the numbers of faults by kind, of completed drains, and of
+    messages. `meaningful` says whether it had a fault and enough messages.
     """
 
     seed: int
     problems: tuple[str, ...]
     trace: tuple[str, ...]
-    faults: int
+    faults: Counter[str]
+    drained: int
     sent: int
     acknowledged: int
     sequence: int
@@ -38,7 +40,7 @@ class Result(NamedTuple):
     @property
     def meaningful(self) -> bool:
         """Whether the run had a fault and enough messages."""
-        return self.faults > 0 and self.acknowledged >= LEAST
+        return bool(self.faults) and self.acknowledged >= LEAST
 
 
 class _Run:
@@ -77,8 +79,9 @@ class _Run:
             if number >= FIRST and self.random.random() < 0.15:
                 pause = self.world.lease * self.random.uniform(0.3, 3.0)
             self.world.advance(pause * self.random.random())
+            self._look_at_drained()
         for _ in range(STEPS):
-            if self.faults.count:
+            if self.faults.counts:
                 break
             self.faults.start()  # a node may have ended by itself
             self.trace.append(f"{self.world.clock.now():.3f} {self.faults.begin()}")
@@ -94,11 +97,7 @@ class _Run:
         if faulty and dice < 0.65:
             return self.faults.begin()
         if faulty and dice < 0.75:
-            name = self.faults.start()
-            if name:
-                return f"start {name}"
-            name = self.faults.move()
-            return f"move a lane of {name}" if name else ""
+            return self.faults.operate()
         client = random.choice(self.work.everyone)
         ready = [name for name in self.names if world.is_ready(name)]
         if dice < 0.9:
@@ -131,6 +130,7 @@ class _Run:
         # A node that was paused or cut off may find out only now that others regard it as dead.
         world.advance(0.4 * world.lease)
         self._until(self._all_ready, 120.0, "the nodes do not join")
+        self._undrain()
         self._connect(work.permanent)
         self._take_over()
         for writer in work.writers:
@@ -147,6 +147,30 @@ class _Run:
             self._expired()
         world.advance(1.0)
 
+    def _undrain(self) -> None:
+        """Put drained nodes back into service, except some of them."""
+        world = self.world
+        kept = {
+            name
+            for name in self.names
+            if world.drain_state(name) == "drained" and self.random.random() < 0.5
+        }
+        if len(kept) == len(self.names):
+            kept.remove(self.names[0])
+
+        def done() -> bool:
+            for name in self.names:
+                if name not in kept and world.drain_state(name):
+                    world.undrain(name)
+            return all(
+                world.is_serving(name) or (name in kept and world.drain_state(name) == "drained")
+                for name in self.names
+            )
+
+        self._until(done, 120.0, "a drained node does not return")
+        if kept:
+            self.trace.append(f"{world.clock.now():.3f} {sorted(kept)} stay drained")
+
     def _take_over(self) -> None:
         """Let some clients connect once more, while they are connected."""
         if self.world.skew:
@@ -156,13 +180,13 @@ class _Run:
         def online() -> bool:
             for client in clients:
                 node = self.random.choice(self.names)
-                if self.world.is_ready(node) and not client.online and not client.waits:
+                if self.world.is_serving(node) and not client.online and not client.waits:
                     client.connect(node)
             return all(one.online for one in clients)
 
         for client in clients:
             node = self.random.choice(self.names)
-            if self.world.is_ready(node):
+            if self.world.is_serving(node):
                 client.connect(node)
         self._until(online, 60.0, "no takeover")
         self._subscribed()
@@ -173,9 +197,10 @@ class _Run:
 
     def _expired(self) -> None:
         """Find sessions that should have expired."""
+        serving = next(filter(self.world.is_serving, self.names))
         for client in self.work.expiring:
             client.since = {}
-            client.connect(self.names[0])
+            client.connect(serving)
         self._until(lambda: all(one.online for one in self.work.expiring), 60.0, "no CONNACK")
         for client in self.work.expiring:
             connection = client.connection
@@ -201,7 +226,10 @@ class _Run:
     def _all_ready(self) -> bool:
         world = self.world
         return all(
-            world.is_ready(name) and world.clocks[name] not in world.stopping for name in self.names
+            world.is_ready(name)
+            and world.clocks[name] not in world.stopping
+            and not world.cluster(name).drain.running
+            for name in self.names
         )
 
     def _all_acknowledged(self) -> bool:
@@ -216,9 +244,9 @@ class _Run:
             waiting = [one for one in clients if not one.online]
             for client in waiting:
                 client.drop()
-                ready = [name for name in self.names if self.world.is_ready(name)]
-                if ready:
-                    client.connect(self.random.choice(ready))
+                serving = [name for name in self.names if self.world.is_serving(name)]
+                if serving:
+                    client.connect(self.random.choice(serving))
             self.world.advance(0.3 if waiting else 0.0)
             if not waiting:
                 break
@@ -236,10 +264,19 @@ class _Run:
 
     # checks ----------------------------------------------------------------------------------------------------------
 
+    def _look_at_drained(self) -> None:
+        """Find clients and lanes of nodes that are drained."""
+        world = self.world
+        for name in self.names:
+            if name in world.nodes and world.drain_state(name) == "drained":
+                self.problems += checks.drained(world, name, self.work.everyone)
+
     def check(self) -> Iterator[str]:
         """Yield each broken promise."""
         work, world = self.work, self.world
+        self._look_at_drained()
         yield from self.problems
+        yield from world.remainders
         yield from checks.connections(work.permanent)
         for publisher in work.writers:
             if publisher.open:
@@ -268,8 +305,8 @@ def run(seed: int) -> Result:
     work = one.work
     sent = sum(publisher.sent for publisher in work.writers)
     return Result(
-        seed, problems, tuple(one.trace), one.faults.count, sent, work.acknowledged,
-        one.world.log.sequence,
+        seed, problems, tuple(one.trace), one.faults.counts, one.world.drained, sent,
+        work.acknowledged, one.world.log.sequence,
     )  # fmt: skip
 
 

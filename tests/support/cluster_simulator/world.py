@@ -1,16 +1,19 @@
 """The simulated cluster: processes with clocks of their own, the log that they share, and their faults."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
 from typing import Any, Final
 
 from cluster_world import ALLOW, ClusterWorld, SimulatedPlugin, Unreachable
-from hookmq.cluster_api import Relay, Relaying
+from hookmq.cluster_api import Relay, RelayedConnection, Relaying
 from hookmq.plugin import Context, Peer, Scope
 from hookmq.server_api import Wire
 from hookmq_cluster.config import ClusterConfig
+from hookmq_cluster.draining import DrainState
+from hookmq_cluster.membership import Member
 from hookmq_testing import Harness
+from hookmq_toolkit.cluster import ClusterError
 from simulated_engine import SimulatedEngine
 
 from cluster_simulator.clock import NodeClock
@@ -27,6 +30,18 @@ class Process(Harness):
 
     def settle(self) -> None:
         """Do nothing."""
+
+
+class NodePlugin(SimulatedPlugin):
+    """The plugin of a node. Its relays take turns of both nodes."""
+
+    world: "World"
+
+    def relaying(self, member: Member, lane: str) -> Relaying:
+        return self.world.relay_to(member.node, self.node, lane)
+
+    def end_relays(self, count: int) -> int:
+        return self.world.end_relays(self.node, count)
 
 
 class World(ClusterWorld):
@@ -47,7 +62,11 @@ class World(ClusterWorld):
         self.failures: list[str] = []
         """Why processes have ended by themselves."""
         self.ended: Callable[[str], None] = lambda name: None
-        self.relays: set[SimulatedRelay] = set()
+        self.relays: dict[SimulatedRelay, None] = {}
+        self.drained = 0
+        """How many drains have completed."""
+        self.remainders: list[str] = []
+        """What a node still had when its drain was complete."""
 
     def boot(self, name: str) -> None:
         """Start the process of a node. It joins the cluster later."""
@@ -60,7 +79,8 @@ class World(ClusterWorld):
         )
         self.engines[name] = SimulatedEngine(self.log, clock, random)
         settings = ClusterConfig(node=name, name="test", lease=self.lease)
-        plugin = self.plugins[name] = SimulatedPlugin(settings, Context("cluster"))
+        clock.drained = partial(self._drained, name)
+        plugin = self.plugins[name] = NodePlugin(settings, Context("cluster"))
         plugin.world = self
         node = Process([plugin], ALLOW, clock=clock, start=False)
         self.nodes[name] = node
@@ -119,12 +139,54 @@ class World(ClusterWorld):
         clock.call_soon(lambda: node.broker.drain("", drained))
         self.clock.call_later(STOPPING, end)
 
-    def give(self, name: str, lane: str, to: str) -> None:
-        """Move a lane from one node to another one."""
-        joined = self.cluster(name)
-        member = joined.membership.others.get(to)
-        if member is not None:
-            self.clocks[name].spawn(joined.give_lane(lane, member), lambda *_: None)
+    # what operators do -------------------------------------------------------------------------------------------
+
+    def move(self, name: str, lane: str, to: str) -> bool:
+        """Tell a node to give a lane to another one. Return whether it was running."""
+        if self.clocks[name].paused:
+            return False
+        self.clocks[name].spawn(self.manager(name).move_lane(lane, to), lambda *_: None)
+        return True
+
+    def drain(self, name: str, seconds: float, moved: bool) -> bool:
+        """Tell a node to give its clients and lanes to others. Return whether it does so."""
+        return self._told(name, lambda: self.manager(name).drain_node(name, seconds, moved))
+
+    def undrain(self, name: str) -> bool:
+        """Tell a drained node to serve again. Return whether it does so."""
+        return self._told(name, lambda: self.manager(name).undrain_node(name))
+
+    def _told(self, name: str, command: Callable[[], None]) -> bool:
+        if self.clocks[name].paused:
+            return False
+        try:
+            command()
+        except ClusterError:
+            return False
+        return True
+
+    def drain_state(self, name: str) -> DrainState:
+        """Return whether a node is drained, or on its way to it or back; an empty string if not."""
+        return self.cluster(name).drain.state if self.is_ready(name) else ""
+
+    def is_serving(self, name: str) -> bool:
+        """Return whether a node accepts clients, and is not drained."""
+        return self.is_ready(name) and not self.drain_state(name)
+
+    def _drained(self, name: str) -> None:
+        self.drained += 1
+        self.remainders += self.remains(name)
+        if any(one.near is self.clocks[name] for one in self.relays):
+            self.remainders.append(f"node {name} is drained, and still relays clients")
+
+    def remains(self, name: str) -> Iterator[str]:
+        """Yield what the drained node `name` must not have any more."""
+        lanes = sorted(self.cluster(name).keeper.open)
+        clients = sorted(self.nodes[name].broker.state.sessions)
+        if lanes or clients:
+            yield f"node {name} is drained, and still has the lanes {lanes} and the clients {clients}"
+
+    # ---------------------------------------------------------------------------------------------------------------
 
     def is_ready(self, name: str) -> bool:
         """Return whether clients may connect to a node."""
@@ -136,20 +198,35 @@ class World(ClusterWorld):
         """Return the times at which any node regarded another one as dead."""
         return [time for clock in (*self.past, *self.clocks.values()) for time in clock.departures]
 
-    def relaying(self, node: str, near: str) -> Relaying:
-        """Return how to relay a connection from the node `near` to `node`."""
+    def relay_to(self, node: str, near: str, lane: str) -> Relaying:
+        """Return how to relay a connection from the node `near` to `node`, which has the sessions of `lane`."""
 
         def start(wire: Wire, peer: Peer, scope: Scope) -> Relay:
             if not self.is_ready(node):
                 wire.close()
                 return Unreachable()
-            relay = SimulatedRelay(self.clocks[near], self.clocks[node], wire, self.relays.discard)
-            self.relays.add(relay)
+            relay = SimulatedRelay(
+                self.clocks[near], self.clocks[node], wire, lambda one: self.relays.pop(one, None)
+            )
+            self.relays[relay] = None
             broker = self.nodes[node].broker
-            relay.open(lambda back: broker.accept(back, peer, scope, relayed=True))
+
+            def accept(back: Wire) -> RelayedConnection | None:
+                if not self.cluster(node).owns(lane):
+                    return None
+                return broker.accept(back, peer, scope, relayed=True)
+
+            relay.open(accept)
             return relay
 
         return start
+
+    def end_relays(self, near: str, count: int) -> int:
+        """Close up to `count` connections that the node `near` relays. Return how many are left."""
+        own = [one for one in self.relays if one.near is self.clocks[near]]
+        for relay in own[:count]:
+            relay.end()
+        return max(0, len(own) - count)
 
 
 def _nothing(_: object) -> None:
