@@ -99,10 +99,6 @@ class UndecidedWill(Protocol):
         """Forget the will."""
 
 
-_COMMIT_GAP: Final = 0.003
-"""Seconds between two large commits of a cluster; see `CommitPause`."""
-
-
 class BrokerState:
     """The shared state of one broker. All modules of this package read and change it."""
 
@@ -200,15 +196,16 @@ class BrokerState:
             self.journals,
             self._commit_failed,
             self.guarded,
-            self._commit_collected,
+            lambda: self.commit_pause.finished(),
             self._put_sent,
             runtime.now if self.recording else None,
             metrics.commit_seconds,
         )
         if self.cluster is not None:
             self.committer.add_journal(self.cluster)
-        gap = _COMMIT_GAP if self.cluster is not None else 0.0
-        self.commit_pause = CommitPause(runtime, self.committer, self._written_after_pause, gap)
+        self.commit_pause = CommitPause(
+            runtime, self.committer, self._written_after_pause, self.cluster is not None
+        )
         self.writes.committer = self.committer
         self.writes.commit = self.commit_pause.commit
         self.writes.tell = self.tell
@@ -396,9 +393,6 @@ class BrokerState:
             fields["listener"] = listener
             view = MappingProxyType(fields)
             self.hooks.observers.notify("on_event", listener, client, event, view, "")
-
-    def _commit_collected(self) -> None:
-        self.commit_pause.finished()
 
     def _written_after_pause(self) -> None:
         self.writes.flush()

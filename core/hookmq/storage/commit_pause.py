@@ -1,8 +1,9 @@
 """Decide when to commit a batch: at once, or after a short pause.
 
 A message that its subscriber acknowledges before the commit needs no record. If many messages were just sent, a pause
-of a millisecond costs less than writing them to disk. The pause is longer if nothing waits for the commit, as with
-messages that another node of a cluster has stored already.
+of a millisecond costs less than writing them to disk. In a cluster, a commit that nothing waits for is delayed longer.
+It contains only acknowledgements of subscribers and messages that another node has stored already, and each commit costs
+all servers some work.
 """
 
 from collections.abc import Callable
@@ -14,10 +15,16 @@ from hookmq.storage.group_commit import GroupCommit
 _PAUSE: Final = 0.001
 """Seconds until a paused batch is checked again."""
 _MAX_PAUSES: Final = 4
+_GAP: Final = 0.003
+"""Seconds between two large commits of a cluster."""
+_UNAWAITED: Final = 0.03
+"""Seconds that a batch of a cluster waits at first if nothing waits for it. A crash may repeat this much at QoS 1."""
 _MAX_UNAWAITED_PAUSES: Final = 20
-"""The maximum number of pauses if nothing waits for the commit."""
+"""The maximum number of pauses after that, until its messages are acknowledged."""
 _IN_GAP: Final = -1
 """The value of `_pauses` during the pause of `finished`."""
+_IDLE: Final = -2
+"""The value of `_pauses` while a batch waits for `_UNAWAITED`."""
 _MIN_UNACKNOWLEDGED: Final = 64
 """The minimum number of messages for a pause. Fewer are faster to record without one."""
 _IMPATIENT_COMMITS: Final = 4
@@ -25,15 +32,18 @@ _IMPATIENT_COMMITS: Final = 4
 
 
 class CommitPause:
-    """Commits the batches of `committer`, after a pause if that saves records. `ended` is called after each such
-    commit."""
+    """Commits the batches of `committer`, after a pause if that saves records or, in a cluster, commits.
+
+    `ended` is called after each such commit.
+    """
 
     __slots__ = (
-        "_added", "_committer", "_ended", "_first", "_gap", "_impatience", "_last", "_pauses", "_runtime", "_timer",
+        "_added", "_clustered", "_committer", "_ended", "_first", "_idled", "_impatience", "_last", "_pauses",
+        "_runtime", "_timer",
     )  # fmt: skip
 
     def __init__(
-        self, runtime: Runtime, committer: GroupCommit, ended: Callable[[], None], gap: float = 0.0
+        self, runtime: Runtime, committer: GroupCommit, ended: Callable[[], None], clustered: bool
     ) -> None:
         self._runtime = runtime
         self._committer = committer
@@ -42,14 +52,11 @@ class CommitPause:
         self._pauses = self._first = self._last = 0
         """Pauses so far, and the unacknowledged messages at the first and at the last of them."""
         self._impatience = 0
-        self._gap = gap
+        self._clustered = clustered
+        self._idled = False
+        """Whether the batch has waited for `_UNAWAITED`."""
         self._added = 0
         """`GroupCommit.added` when the last commit ended."""
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a commit is being delayed."""
-        return self._timer is not None
 
     def commit(self) -> None:
         """Commit immediately or after a pause."""
@@ -58,57 +65,56 @@ class CommitPause:
 
     def commit_now(self) -> None:
         """Commit without a pause."""
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._committer.flush()
 
     def finished(self) -> None:
-        """Commit the batch collected while the last commit ran. After a large one, first wait for `gap` seconds, so that
-        the messages that follow its acknowledgements can join."""
+        """Commit the batch collected while the last commit ran. After a large one of a cluster, first wait for `_GAP`, so
+        that the messages that follow its acknowledgements can join."""
+        self._idled = False
         added, self._added = self._added, self._committer.added
-        if self._gap and self._timer is None and self._added - added >= _MIN_UNACKNOWLEDGED:
-            self._pauses = _IN_GAP
-            self._timer = self._runtime.call_later(self._gap, self._end_gap)
+        if self._clustered and self._timer is None and self._added - added >= _MIN_UNACKNOWLEDGED:
+            self._begin(_IN_GAP, _GAP)
         else:
             self.commit()
 
-    def _end_gap(self) -> None:
-        self._timer = None
-        self.commit()
-        self._ended()
-
     def _waits(self) -> bool:
-        committer = self._committer
-        fresh = committer.fresh
-        timer = self._timer
-        if timer is not None:
-            if fresh or self._pauses == _IN_GAP:
+        fresh, awaited = self._committer.fresh, self._committer.awaited
+        if self._timer is not None:
+            if self._pauses == _IN_GAP or (not awaited if self._pauses == _IDLE else fresh):
                 return True
-            timer.cancel()
+            self._timer.cancel()
             self._timer = None
+        idle = self._clustered and not awaited and not self._idled
+        if self._committer.running or (fresh < _MIN_UNACKNOWLEDGED and not idle):
             return False
-        if fresh < _MIN_UNACKNOWLEDGED or committer.running:
-            return False
-        if self._impatience and committer.awaited:
+        if self._impatience and awaited:
             self._impatience -= 1
             return False
-        self._pauses = 0
         self._first = self._last = fresh
-        self._timer = self._runtime.call_later(_PAUSE, self._look)
+        self._begin(_IDLE if idle else 0, _UNAWAITED if idle else _PAUSE)
         return True
 
-    def _look(self) -> None:
+    def _begin(self, pauses: int, seconds: float) -> None:
+        self._pauses = pauses
+        self._timer = self._runtime.call_later(seconds, self._end)
+
+    def _end(self) -> None:
         self._timer = None
         fresh = self._committer.fresh
-        self._pauses += 1
         most = _MAX_PAUSES if self._committer.awaited else _MAX_UNAWAITED_PAUSES
-        hopeful = self._pauses == 1 or fresh < self._last or most > _MAX_PAUSES
-        if fresh and self._pauses < most and hopeful:
+        pauses = self._pauses + 1
+        if pauses <= 0:
+            self._idled |= self._pauses == _IDLE
+            self.commit()
+        elif fresh and pauses < most and (pauses == 1 or fresh < self._last or most > _MAX_PAUSES):
             self._last = fresh
-            self._timer = self._runtime.call_later(_PAUSE, self._look)
+            self._begin(pauses, _PAUSE)
             return
-        if fresh > self._first // 2:
-            self._impatience = _IMPATIENT_COMMITS
-        self._committer.flush()
+        else:
+            if fresh > self._first // 2:
+                self._impatience = _IMPATIENT_COMMITS
+            self._committer.flush()
         self._ended()

@@ -31,6 +31,8 @@ from hookmq_testing import (
 )
 
 Make = Callable[..., Harness]
+UNAWAITED = 0.05
+"""Seconds until a cluster commits a batch that nothing waits for."""
 
 
 @pytest.fixture
@@ -207,6 +209,7 @@ def test_an_offline_session_queues_it_in_one_commit_with_what_the_cluster_record
     sub = harness.connect("sub", session_expiry_interval=60)
     sub.subscribe("t", 1)
     sub.drop()
+    harness.advance(UNAWAITED)
     store.slow = True
     for number in range(2):
         cluster.node.deliver(message(b"%d" % number), everyone, ())
@@ -233,6 +236,8 @@ def test_touch_commits_without_records(broker_harness: Make, cluster: ClusterRec
     harness = broker_harness([cluster], store=store)
     cluster.node.touch()
     harness.settle()
+    assert store.committing is None
+    harness.advance(UNAWAITED)
     assert store.committing == ()
     store.finish()
     harness.settle()
@@ -283,8 +288,10 @@ def test_a_large_fan_out_to_durable_sessions_is_one_commit(
         sub = harness.connect(f"sub{number}", session_expiry_interval=60)
         sub.subscribe("t", 1)
         sub.drop()
+    harness.advance(UNAWAITED)
     store.committed.clear()
     deliver(harness, cluster)
+    harness.advance(UNAWAITED)
     (batch,) = store.committed
     assert [type(one) for one in batch] == [PutMessage] + [Enqueue] * 6
 
@@ -565,8 +572,10 @@ def test_acknowledgements_of_delivered_messages(
     sub.subscribe("t", 1)
     deliver(harness, cluster)
     found = sub.expect_message("t", b"x", 1)
+    harness.advance(UNAWAITED)
     assert len(store.queues["c/sub"]) == 1
     sub.send(Puback(found.packet_id))
+    harness.advance(UNAWAITED)
     assert store.queues == {}
 
 
