@@ -12,6 +12,8 @@ unacknowledged messages. The rows are:
     across-volatile  the same, QoS 1, without durable sessions
     across-q0        the same, QoS 0
     worker-1, -2     one or two workers and their nats-server, QoS 0
+    nats-q1          three NATS servers that are MQTT brokers themselves, from server to server, QoS 1, durable sessions
+    nats-q0          the same, QoS 0
     takeover         seconds until the sessions of a killed node are resumed on another one
     subscriptions    memory of each node and traffic between nodes, by the number of subscriptions
 
@@ -41,6 +43,8 @@ from .durable_report import spread
 from .session import say
 
 DURABLE = ("-V", "mqttv5", "-x", "3600")
+OLD = ("-V", "mqttv311")
+"""NATS servers do not know MQTT 5."""
 WINDOW = 20
 HEADING = """\
 | row | messages/s | CPU us/message | ratio | brokers | NATS servers |
@@ -49,7 +53,7 @@ HEADING = """\
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """A load. `brokers` says which brokers run: single, cluster, or a number of workers.
+    """A load. `brokers` says which brokers run: single, cluster, nats, or a number of workers.
 
     If `across`, publishers and subscribers are on different nodes. The row's cost is compared with that of the row
     `reference`.
@@ -62,6 +66,12 @@ class Row:
     across: bool = False
     reference: str = ""
 
+    def session(self, role: str) -> tuple[str, ...]:
+        """The options of the generator for its sessions."""
+        if self.brokers == "nats":
+            return (*OLD, "-c", "-i", f"bench-{role}") if self.durable else OLD
+        return DURABLE if self.durable else ()
+
 
 ROWS = (
     Row("single-q1", "single", 1, True),
@@ -73,6 +83,8 @@ ROWS = (
     Row("across-q0", "cluster", 0, False, True, "single-q0"),
     Row("worker-1", "1", 0, False),
     Row("worker-2", "2", 0, False, reference="worker-1"),
+    Row("nats-q1", "nats", 1, True, True, "single-q1"),
+    Row("nats-q0", "nats", 0, False, True, "single-q0"),
 )
 OTHERS = ("takeover", "subscriptions")
 
@@ -114,12 +126,13 @@ def result(printed: str, lossy: bool) -> dict[str, Any]:
 
 def _load(row: Row, brokers: Brokers, seconds: float, clients: int) -> tuple[int, float]:
     """Run a row's load. Return the number of received messages and their rate."""
-    words = ["-q", str(row.qos), *(DURABLE if row.durable else ())]
+    words = ["-q", str(row.qos)]
     home = ["-p", str(brokers.ports["a"])]
     timing = ["--duration", f"{seconds}s", "--warm-up", "0s"]
     window = ["--window", str(WINDOW)]
     if not row.across:
-        pair = generator(["pair", "--publishers", str(clients), *words, *home, *timing, *window])
+        words += ["--publishers", str(clients), *row.session("pair")]
+        pair = generator(["pair", *words, *home, *timing, *window])
         done = subprocess.run(pair, capture_output=True, text=True, check=False)
         found = result(done.stdout or done.stderr, lossy=not row.qos)
         return found["received"], found["rates"]["received"]
@@ -128,7 +141,18 @@ def _load(row: Row, brokers: Brokers, seconds: float, clients: int) -> tuple[int
     ending = ["--duration", f"{seconds + 4}s", "--warm-up", "0s"]
     other = ["-p", str(brokers.ports["b"])]
     subscribers = subprocess.Popen(
-        generator(["sub", "--subscribers", str(clients), *words, *other, *topic, *ending]),
+        generator(
+            [
+                "sub",
+                "--subscribers",
+                str(clients),
+                *words,
+                *row.session("sub"),
+                *other,
+                *topic,
+                *ending,
+            ]
+        ),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -137,7 +161,17 @@ def _load(row: Row, brokers: Brokers, seconds: float, clients: int) -> tuple[int
         # The generator does not say when it has subscribed. If it is late, the run is void.
         time.sleep(2.0)
         pub = generator(
-            ["pub", "--publishers", str(clients), *words, *home, *topic, *timing, *window]
+            [
+                "pub",
+                "--publishers",
+                str(clients),
+                *words,
+                *row.session("pub"),
+                *home,
+                *topic,
+                *timing,
+                *window,
+            ]
         )
         done = subprocess.run(pub, capture_output=True, text=True, check=False)
         sent = result(done.stdout or done.stderr, lossy=False)
@@ -169,6 +203,8 @@ def running(kind: str) -> Iterator[Brokers]:
         context = cluster_nodes.single()
     elif kind == "cluster":
         context = cluster_nodes.cluster()
+    elif kind == "nats":
+        context = cluster_nodes.nats()
     else:
         context = cluster_nodes.workers(int(kind))
     with context as brokers:

@@ -1,4 +1,5 @@
-"""The brokers that bench.cluster measures: a single one with storage, a cluster of three, and one with workers.
+"""The brokers that bench.cluster measures: a single one with storage, a cluster of three, one with workers, and NATS
+servers that are MQTT brokers themselves.
 
 Every process runs on this machine. A cluster has three NATS servers that write each commit to the disk before they
 answer.
@@ -11,11 +12,12 @@ import json
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from . import launch, peers
@@ -144,6 +146,40 @@ def cluster(lease: float = 10.0) -> Iterator[Brokers]:
             yield brokers
     finally:
         nats.close()
+
+
+@contextlib.contextmanager
+def nats() -> Iterator[Brokers]:
+    """Run three NATS servers with their own MQTT listeners. Blocks until they store messages. Raises PeerError."""
+    servers = NatsCluster(3, mqtt=True)
+    try:
+        servers.start()
+        with _folder() as folder, contextlib.closing(Brokers(folder)) as brokers:
+            for name, node in zip(NODES, servers.nodes, strict=True):
+                brokers.ports[name] = node.mqtt_port
+                brokers.pids[node.name] = node.pid
+            _await_mqtt(brokers.ports.values())
+            yield brokers
+    finally:
+        servers.close()
+
+
+def _await_mqtt(ports: Iterable[int]) -> None:
+    """Block until each of the brokers at `ports` accepts a client with a durable session."""
+    packet = b"\x10\x10\x00\x04MQTT\x04\x00\x00\x3c\x00\x04wait"
+    for port in ports:
+        deadline = time.monotonic() + START
+        answer = b""
+        while answer[:2] != b"\x20\x02" or answer[3:] != b"\x00":  # not an accepting CONNACK
+            if time.monotonic() > deadline:
+                raise peers.PeerError(f"the MQTT broker at port {port} does not accept clients")
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", port), 5) as one,
+            ):
+                one.sendall(packet)
+                answer = one.recv(4)
+            time.sleep(0.1)  # between two attempts
 
 
 def _await_members(brokers: Brokers) -> None:

@@ -62,9 +62,10 @@ class NatsServer:
 class NatsNode:
     """One server of a `NatsCluster`. It can be killed, paused and started again."""
 
-    def __init__(self, folder: Path, name: str, port: int, config: str) -> None:
+    def __init__(self, folder: Path, name: str, port: int, config: str, mqtt_port: int = 0) -> None:
         self.name = name
         self.port = port
+        self.mqtt_port = mqtt_port
         self.folder = folder / name
         self.folder.mkdir()
         self._file = folder / f"{name}.conf"
@@ -130,7 +131,8 @@ class NatsCluster:
     They write everything to disk before they answer. `more` is added to each configuration. With
     `advertise`, they tell clients about each other. `stores` are folders for the data of the servers.
     `route` is called with the numbers of two servers and the port of the second one. It returns the
-    port at which the first one reaches the second. The servers then know no other way to each other.
+    port at which the first one reaches the second. The servers then know no other way to each other. With
+    `mqtt`, they are also MQTT brokers.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class NatsCluster:
         advertise: bool = False,
         stores: Sequence[Path] = (),
         route: Callable[[int, int, int], int] | None = None,
+        mqtt: bool = False,
     ) -> None:
         self.folder = Path(mkdtemp(prefix="hookmq-nats-"))
         ports = [free_port() for _ in range(2 * count)]
@@ -165,7 +168,10 @@ class NatsCluster:
                     f'cluster {{ name: "hookmq-test", listen: "127.0.0.1:{ports[count + number]}", '
                     f"{hidden}no_advertise: {str(not advertise).lower()}, routes: [{routes}] }}\n"
                 )
-            self.nodes.append(NatsNode(self.folder, f"n{number}", ports[number], config))
+            mqtt_port = free_port() if mqtt else 0
+            if mqtt:
+                config += f'mqtt {{ listen: "127.0.0.1:{mqtt_port}" }}\n'
+            self.nodes.append(NatsNode(self.folder, f"n{number}", ports[number], config, mqtt_port))
 
     @property
     def urls(self) -> tuple[str, ...]:
