@@ -16,7 +16,7 @@ from hookmq.mqtt.properties import Properties
 from . import launch
 from .cluster_nodes import NODES, Brokers
 from .durable_load import Void
-from .queue_clients import exactly
+from .queue_client import exactly
 from .queue_load import resident
 
 EXPIRY = 3600

@@ -11,7 +11,7 @@ from typing import Final
 
 from . import launch
 from .durable_load import Void
-from .queue_clients import Consumer, Producer
+from .queue_client import Consumer, Producer
 from .queue_servers import Server
 
 GAP: Final = 60.0

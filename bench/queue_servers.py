@@ -20,21 +20,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from . import launch, peers
-from .queue_clients import (
-    QUEUE,
-    AmqpConsumer,
-    AmqpProducer,
-    Consumer,
-    MqttConsumer,
-    MqttProducer,
-    NatsConsumer,
-    NatsProducer,
-    Producer,
-    RedisConsumer,
-    RedisProducer,
-    nats_queue,
-    redis_queue,
-)
+from .queue_amqp import AmqpConsumer, AmqpProducer
+from .queue_client import QUEUE, Consumer, Producer
+from .queue_mqtt import MqttConsumer, MqttProducer
+from .queue_nats import NatsConsumer, NatsProducer, nats_queue
+from .queue_redis import RedisConsumer, RedisProducer, redis_queue
 
 DISK = "disk"
 SYSTEM = "system"

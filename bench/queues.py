@@ -28,7 +28,7 @@ import time
 from . import launch, peers, queue_depth, session
 from .durable_load import Void
 from .durable_report import spread
-from .queue_clients import SIZE
+from .queue_client import SIZE
 from .queue_load import Load, Run, measure
 from .queue_servers import DISK, SERVERS, SYSTEM, Server, folder, running
 from .session import say

@@ -9,9 +9,18 @@ from typing import TypeVar
 
 import pytest
 
-from bench import queue_clients, queue_load, queue_servers, queues
+from bench import (
+    queue_amqp,
+    queue_client,
+    queue_load,
+    queue_mqtt,
+    queue_nats,
+    queue_redis,
+    queue_servers,
+    queues,
+)
 from bench.durable_load import Void
-from bench.queue_clients import SIZE, TAIL
+from bench.queue_client import SIZE, TAIL
 
 T = TypeVar("T")
 
@@ -37,7 +46,7 @@ def amqp(number: int) -> bytes:
     method = struct.pack(">HH", 60, 60) + b"\1c" + struct.pack(">Q", number) + b"\0\0\5bench"
     header = struct.pack(">HHQHB", 60, 0, SIZE, 0x1000, 2)
     frames = ((1, method), (2, header), (3, payload(number)))
-    return b"".join(queue_clients.amqp_frame(kind, 1, body) for kind, body in frames)
+    return b"".join(queue_amqp.amqp_frame(kind, 1, body) for kind, body in frames)
 
 
 def nats(number: int) -> bytes:
@@ -52,13 +61,13 @@ def redis(numbers: list[int]) -> bytes:
     )
 
 
-def amqp_consumer() -> queue_clients.AmqpConsumer:
-    return made(queue_clients.AmqpConsumer, _left=b"", _form=queue_clients.delivery_form())
+def amqp_consumer() -> queue_amqp.AmqpConsumer:
+    return made(queue_amqp.AmqpConsumer, _left=b"", _form=queue_amqp.delivery_form())
 
 
-CONSUMERS: dict[str, tuple[Callable[[], queue_clients.Consumer], bytes, bytes]] = {
+CONSUMERS: dict[str, tuple[Callable[[], queue_client.Consumer], bytes, bytes]] = {
     "mqtt": (
-        lambda: made(queue_clients.MqttConsumer, _left=b""),
+        lambda: made(queue_mqtt.MqttConsumer, _left=b""),
         b"\x90\4\0\1\0\1" + mqtt(1) + mqtt(2),
         b"\x40\2\0\1\x40\2\0\2",
     ),
@@ -66,17 +75,17 @@ CONSUMERS: dict[str, tuple[Callable[[], queue_clients.Consumer], bytes, bytes]] 
         amqp_consumer,
         amqp(1) + amqp(2),
         b"".join(
-            queue_clients.amqp_frame(1, 1, struct.pack(">HHQB", 60, 80, number, 0))
+            queue_amqp.amqp_frame(1, 1, struct.pack(">HHQB", 60, 80, number, 0))
             for number in (1, 2)
         ),
     ),
     "nats": (
-        lambda: made(queue_clients.NatsConsumer, _left=b"", _prefetch=100, _asked=100),
+        lambda: made(queue_nats.NatsConsumer, _left=b"", _prefetch=100, _asked=100),
         nats(1) + b"PING\r\n" + nats(2),
         b"PUB $JS.ACK.1 0\r\n\r\nPONG\r\nPUB $JS.ACK.2 0\r\n\r\n",
     ),
     "redis": (
-        lambda: made(queue_clients.RedisConsumer, _left=b"", _ask=b"next"),
+        lambda: made(queue_redis.RedisConsumer, _left=b"", _ask=b"next"),
         b":5\r\n" + redis([1, 2]),
         b"*5\r\n$4\r\nXACK\r\n$5\r\nbench\r\n$3\r\nall\r\n$3\r\n1-0\r\n$3\r\n2-0\r\nnext",
     ),
@@ -98,27 +107,27 @@ def test_a_consumer_acknowledges_each_message_however_it_arrives(name: str, size
     assert sent == answers
 
 
-PRODUCERS: dict[str, tuple[Callable[[], queue_clients.Producer], bytes, bytes]] = {
+PRODUCERS: dict[str, tuple[Callable[[], queue_client.Producer], bytes, bytes]] = {
     "mqtt": (
-        lambda: made(queue_clients.MqttProducer, _left=b"", confirmed=0),
+        lambda: made(queue_mqtt.MqttProducer, _left=b"", confirmed=0),
         b"\x40\2\0\1\x40\2\0\2\x40\2\0\3",
         b"\x40\3\0\1\x97",
     ),
     "amqp": (
-        lambda: made(queue_clients.AmqpProducer, _left=b"", _low=0, _above=set()),
+        lambda: made(queue_amqp.AmqpProducer, _left=b"", _low=0, _above=set()),
         b"".join(
-            queue_clients.amqp_frame(1, 1, struct.pack(">HHQB", 60, 80, tag, multiple))
+            queue_amqp.amqp_frame(1, 1, struct.pack(">HHQB", 60, 80, tag, multiple))
             for tag, multiple in ((3, 0), (2, 1))
         ),
-        queue_clients.amqp_frame(1, 1, struct.pack(">HHQB", 60, 120, 1, 0)),
+        queue_amqp.amqp_frame(1, 1, struct.pack(">HHQB", 60, 120, 1, 0)),
     ),
     "nats": (
-        lambda: made(queue_clients.NatsProducer, _left=b"", confirmed=0),
+        lambda: made(queue_nats.NatsProducer, _left=b"", confirmed=0),
         b"".join(b'MSG I.p 1 26\r\n{"stream":"bench","seq":%d}\r\n' % n for n in (1, 2, 3)),
         b'MSG I.p 1 30\r\n{"error":{"code":503},"seq":0}\r\n',
     ),
     "redis": (
-        lambda: made(queue_clients.RedisProducer, _left=b"", confirmed=0),
+        lambda: made(queue_redis.RedisProducer, _left=b"", confirmed=0),
         b"$3\r\n1-0\r\n$3\r\n2-0\r\n$3\r\n3-0\r\n",
         b"-ERR no\r\n",
     ),
