@@ -98,6 +98,8 @@ class Membership:
         self._answering_since: float | None = None
         """When the log began to answer, or None while it does not."""
         self._renewed = 0.0
+        self._lease = 0
+        """The sequence of this node's last lease, or 0."""
         self.isolated = False
         """Whether the log did not confirm the last renewal: it has no majority, or cannot be reached."""
         self.owned: Callable[[Callable[[bool | None], None]], None] = lambda done: done(False)
@@ -147,10 +149,20 @@ class Membership:
     def stop(self, done: Callable[[], None]) -> None:
         """Stop, and delete the lease, so that the other nodes need not wait for its end."""
         self._closed = True
-        # The home lane may belong to another node by now.
+        self._delete_lease(self._lease, done)
+
+    def _delete_lease(self, sequence: int, done: Callable[[], None]) -> None:
+        def answered(result: Appended | Refused | Unavailable) -> None:
+            if isinstance(result, Refused) and self._lease != sequence:
+                self._delete_lease(self._lease, done)  # a renewal was under way
+            else:
+                done()
+
         seconds = max(1, round(self.lease))
-        entry = Entry(self._names.lease(self.me.node), b"", replace=True, ttl=seconds)
-        self._engine.commit((entry,), lambda _: done())
+        subject = self._names.lease(self.me.node)
+        # This may arrive late, and must not delete the lease of this node's next process.
+        entry = Entry(subject, b"", (subject, sequence), replace=True, ttl=seconds)
+        self._engine.commit((entry,), answered)
 
     def heard_from(self, node: str, boot: str) -> None:
         """Note a message from another node: it is alive, whatever its lease says. This says nothing about an earlier
@@ -180,6 +192,8 @@ class Membership:
         entry = Entry(subject, encode_member(self.me), self._fence(), replace=True, ttl=seconds)
 
         def answered(result: Appended | Refused | Unavailable) -> None:
+            if isinstance(result, Appended):
+                self._lease = result.last
             if self._closed:
                 return
             if isinstance(result, Refused):

@@ -7,7 +7,7 @@ from hookmq_cluster.engine import Appended, Entry, Unavailable
 from hookmq_cluster.membership import Member, Membership, decode_member, encode_member
 from hookmq_cluster.names import Names
 from hookmq_testing.runtime import VirtualRuntime
-from simulated_engine import Faults, SimulatedEngine, SimulatedLog
+from simulated_engine import QUIET, Faults, SimulatedEngine, SimulatedLog
 
 LEASE = 15.0
 NAMES = Names("test")
@@ -115,6 +115,34 @@ def test_a_node_that_stops_leaves_soon() -> None:
     world.runtime.advance(LEASE)
     assert done
     assert not a.is_live("b")
+
+
+def test_a_node_that_stops_while_it_renews_its_lease_leaves_soon() -> None:
+    world = World()
+    b, _ = world.node("b")
+    world.runtime.advance(2 * LEASE)
+    done: list[bool] = []
+    b.renew(lambda _: None)
+    b.stop(lambda: done.append(True))
+    world.runtime.advance(0.1)
+    assert done
+    assert not any(one.data for one in world.log.messages([NAMES.leases]))
+
+
+def test_a_late_end_does_not_delete_the_lease_of_the_next_process() -> None:
+    world = World()
+    a, _ = world.node("a")
+    b, engine = world.node("b")
+    world.runtime.advance(LEASE)
+    world.log.faults = Faults(late=1.0)
+    b.stop(lambda: None)
+    world.log.faults = QUIET
+    engine.crash()
+    world.node("b", "2")
+    world.events.clear()
+    world.runtime.advance(LEASE)
+    assert a.is_live("b")
+    assert world.events == []
 
 
 def test_a_restart_is_a_leave_and_a_join() -> None:
