@@ -363,6 +363,7 @@ class JoinedCluster:
     def _look(self) -> None:
         if self._ends:  # until the node leaves
             self.keeper.look()
+            self.drain.look()
             self._runtime.call_later(self.lease / _LOOKS, self._look)
 
     # --- called for other nodes --------------------------------------------------------------------------------

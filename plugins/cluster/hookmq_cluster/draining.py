@@ -73,6 +73,8 @@ class NodeDrain:
         self._announce = announce
         self._end_relays = end_relays
         self._running = False
+        self._passing: set[str] = set()
+        """Lanes that this node got by mistake, and passes on."""
 
     @property
     def running(self) -> bool:
@@ -186,7 +188,20 @@ class NodeDrain:
 
     def received(self, lane: str, fence: int) -> None:
         """Another node has given a lane to this one, because it did not know yet that it is drained. Pass it on."""
-        self._runtime.spawn(self._pass_on_later(lane, fence), partial(self._passed, lane))
+        if lane not in self._passing:
+            self._passing.add(lane)
+            self._announce(False)
+            self._runtime.spawn(self._pass_on_later(lane, fence), partial(self._passed_on, lane))
+
+    def look(self) -> None:
+        """Pass on lanes that this drained node still owns: it did not notice them, or could not. Call this regularly."""
+        if self._running or not self.state:
+            return
+        for lane, owner in list(self._lanes.owners.items()):
+            if not self._keeper.is_own(owner) or self._keeper.is_giving(lane):
+                continue
+            if lane not in self._keeper.open:
+                self.received(lane, owner.sequence)
 
     async def _pass_on_later(self, lane: str, fence: int) -> None:
         while (target := self._target()) is None:
@@ -219,6 +234,10 @@ class NodeDrain:
         if reason:
             self._lanes.fences.pop(lane, None)
             raise StoreError(f"lane {lane!r} was not given to node {target.node!r}: {reason}")
+
+    def _passed_on(self, lane: str, _: object, error: BaseException | None) -> None:
+        self._passing.discard(lane)
+        self._passed(lane, None, error)
 
     def _passed(self, lane: str, _: object, error: BaseException | None) -> None:
         if error is not None:

@@ -267,6 +267,35 @@ def test_a_drained_node_passes_a_lane_on(world: ClusterWorld) -> None:
     assert world.cluster("b").owns(lane) or world.cluster("c").owns(lane)
 
 
+def test_a_drained_node_that_cannot_pass_a_lane_on_tries_again(world: ClusterWorld) -> None:
+    drain(world, "a")
+    a, b = world.cluster("a"), world.cluster("b")
+    world.clock.spawn(b.give_lane("a", a.me), lambda *_: None)
+    while a.lanes.owners["a"].node != "a":
+        if not world.clock.turn():
+            world.advance(0.001)
+    world.log.stop()
+    world.advance(2 * LEASE)
+    assert world.nodes["a"].logged("cluster.lane_not_given")
+    world.log.start()
+    world.advance(LEASE / 2)
+    assert b.owns("a")
+
+
+def test_a_drained_node_tells_again_that_it_takes_no_lanes(world: ClusterWorld) -> None:
+    """Another node may have missed it."""
+    world.start("c")
+    world.engines["c"].cut()
+    drain(world, "a")
+    world.engines["c"].heal()
+    a, b, c = (world.cluster(node) for node in "abc")
+    assert not c.is_stopping(a.me)
+    world.clock.spawn(b.give_lane("a", a.me), lambda *_: None)
+    world.advance(2.0)
+    assert c.is_stopping(a.me)
+    assert b.owns("a") or c.owns("a")
+
+
 def test_nodes_that_were_drained_at_once_get_their_lanes_back(world: ClusterWorld) -> None:
     """Each has given its lane to the other, before it knew that the other one is drained, too."""
     for node in "ab":
