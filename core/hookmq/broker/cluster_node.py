@@ -123,9 +123,3 @@ class ClusterNode:
 
     def fail(self, reason: str) -> None:
         self._state.committer.fail(reason)
-
-    def connected_at(self, client_id: str) -> float | None:
-        session = self._state.sessions.get(client_id)
-        if session is None or session.connection is None:
-            return None
-        return session.client.connected_at

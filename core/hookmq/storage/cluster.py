@@ -291,6 +291,3 @@ class Node(Protocol):
 
     def fail(self, reason: str) -> None:
         """Stop the broker, because this node may not go on. Nothing more is acknowledged."""
-
-    def connected_at(self, client_id: str) -> float | None:
-        """Return when the client connected to this node, in epoch seconds, or None if it is not connected."""

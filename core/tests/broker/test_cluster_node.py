@@ -419,18 +419,6 @@ def test_disconnect_a_client_whose_session_is_not_committed_yet(
     harness.settle()
 
 
-def test_connected_at(broker_harness: Make, cluster: ClusterRecorder) -> None:
-    harness = broker_harness([cluster])
-    harness.advance(5)
-    one = harness.connect("one", session_expiry_interval=60)
-    assert cluster.node.connected_at("one") == EPOCH + 5
-    assert len(harness.broker.sessions) == 1
-    one.drop()
-    assert cluster.node.connected_at("one") is None
-    assert cluster.node.connected_at("nobody") is None
-    assert len(harness.broker.sessions) == 1
-
-
 # retain ----------------------------------------------------------------------------------------------------------
 
 PUBLISHER = ClientInfo("far", 5, "user", Peer("192.0.2.9"), Scope())

@@ -46,7 +46,7 @@ class Claims:
 
     `home` is the lane for new sessions. `lane_of` returns the lane of a session on this node, `place` gets the lane
     of a new one. `owner` returns the live owner of a lane, or None. `relaying` returns how a client reaches a node that
-    has a lane. `kick` tells all other nodes to disconnect a client whose connection is older.
+    has a lane. `kick` tells all other nodes to disconnect a client, because it has a new connection here.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Claims:
         place: Callable[[str, str], None],
         owner: Callable[[str], Member | None],
         relaying: Callable[[Member, str], Relaying | Redirect],
-        kick: Callable[[str, float], None],
+        kick: Callable[[str], None],
     ) -> None:
         self._engine = engine
         self._names = names
@@ -118,7 +118,7 @@ class Claims:
         """Make this node the only one that has the client; see `hookmq.cluster_api.Cluster.claim`."""
         client_id = client.client_id
         sequence = self._seen.pop(client_id, None)
-        self._kick(client_id, client.connected_at)
+        self._kick(client_id)
         lane = self._lane_of(client_id)
         if lane is not None and not self._is_here(lane):
             done(MOVING)

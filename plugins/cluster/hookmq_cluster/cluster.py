@@ -28,6 +28,7 @@ from hookmq.plugin import (
 from hookmq.storage_api import CommitId, StoreFailed
 
 from hookmq_cluster.claims import Claims
+from hookmq_cluster.connection_order import ConnectionOrder
 from hookmq_cluster.draining import NodeDrain
 from hookmq_cluster.engine import Engine, Unavailable
 from hookmq_cluster.filling import refuse_unfinished
@@ -68,8 +69,6 @@ _PATIENCE: Final = 100
 """Looks between two log events about a node that does not know all subscriptions."""
 _SELDOM: Final = 10
 """Looks between two attempts to adopt the lanes of dead nodes, while a node starts."""
-_OLD: Final = 2.0
-"""Seconds after which a connection is older than one that another node reports now, even if the clocks differ."""
 _LOOKS: Final = 6
 """Looks for lanes without a living owner, in one lease."""
 
@@ -106,6 +105,7 @@ class JoinedCluster:
         self.ready = False
         """Whether this node has joined, so that clients may connect."""
         self._namesake = ""
+        self._order = ConnectionOrder(runtime, node)
         self._reader = WireReader(runtime)
         self._ends: list[Callable[[], None]] = []
         self.links = Links(runtime, node, boot, self._transmit)
@@ -401,14 +401,13 @@ class JoinedCluster:
             self._namesake = message.address
 
     def _kicked(self, node: str, kick: Kick) -> None:
-        connected = self._node.connected_at(kick.client_id)
-        if connected is None or self.store.lane_of(kick.client_id) is not None:
-            return
-        old = self._runtime.time() - connected > _OLD
-        if old or (connected, self.me.node) < (kick.stamp, node):
-            self._node.disconnect(
-                kick.client_id, ReasonCode.SESSION_TAKEN_OVER, "another connection took over"
-            )
+        client_id = kick.client_id
+        # The log decides who has a durable session.
+        if self._order.is_older(client_id, kick.stamp, node) and not self.store.has_durable(
+            client_id
+        ):
+            reason = "another connection took over"
+            self._node.disconnect(client_id, ReasonCode.SESSION_TAKEN_OVER, reason)
 
     def _asked_for_lane(self, node: str, boot: str, message: HandOver) -> None:
         """Give a node its home lane back. It asks again until it owns the lane, so it needs no answer."""
@@ -472,9 +471,10 @@ class JoinedCluster:
     def _owner(self, lane: str) -> Member | None:
         return self.keeper.live_owner(lane)
 
-    def _kick(self, client_id: str, stamp: float) -> None:
+    def _kick(self, client_id: str) -> None:
+        stamp = self._order.stamp(client_id)
         if self.membership.others:
-            self._send_all(Kick(client_id, float(stamp)))
+            self._send_all(Kick(client_id, stamp))
 
     def _lapsed(self) -> None:
         self.interest.lapsed()

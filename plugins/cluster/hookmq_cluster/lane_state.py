@@ -150,8 +150,11 @@ class LaneState:
         return self._sessions.keys()
 
     def is_volatile(self, client_id: str) -> bool:
-        """Return whether a session ends with its connection. The lane has it because of its will."""
-        session: PutSession = self._sessions[client_id].record
+        """Return whether the lane has a session, because of its will, that ends with its connection."""
+        found = self._sessions.get(client_id)
+        if found is None:
+            return False
+        session: PutSession = found.record
         return not session.session.expiry
 
     @property

@@ -146,6 +146,12 @@ class ClusterStore:
         """Return the lane of a session that is stored here or was placed, or None."""
         return self.placement.of_client(client_id)
 
+    def has_durable(self, client_id: str) -> bool:
+        """Return whether a session is stored here or was placed, and does not end with its connection."""
+        lane = self.lane_of(client_id)
+        log = self._lanes.get(lane) if lane is not None else None
+        return lane is not None and not (log is not None and log.state.is_volatile(client_id))
+
     def place(self, client_id: str, lane: str) -> None:
         """Note the lane of a new session, whose entry in the log exists already."""
         self.placement.place(client_id, lane)

@@ -69,8 +69,8 @@ class Ack(NamedTuple):
 
 
 class Kick(NamedTuple):
-    """A client has connected to the sender. Other nodes disconnect older connections of it. `stamp` is when it
-    connected, in epoch seconds."""
+    """A client has connected to the sender. Other nodes disconnect older connections of it; `stamp` is that of
+    `ConnectionOrder`."""
 
     client_id: str
     stamp: float

@@ -30,7 +30,7 @@ class World:
         self.log = SimulatedLog(self.runtime, self.random, faults)
         self.lanes: dict[str, dict[str, str]] = {}
         self.owners: dict[str, str | None] = {"a": "a", "b": "b"}
-        self.kicks: list[tuple[str, str, float]] = []
+        self.kicks: list[tuple[str, str]] = []
         self.engines: dict[str, SimulatedEngine] = {}
 
     def node(self, name: str) -> Claims:
@@ -44,7 +44,7 @@ class World:
         return Claims(
             engine, NAMES, self.runtime, name, name, placed.get, placed.__setitem__, owner,
             lambda member, lane: relay,
-            lambda client_id, stamp: self.kicks.append((name, client_id, stamp)),
+            lambda client_id: self.kicks.append((name, client_id)),
         )  # fmt: skip
 
     def locate(self, claims: Claims, client_id: str) -> Place:
@@ -78,7 +78,7 @@ def test_a_new_client_belongs_here_and_then_to_its_lane() -> None:
     assert world.claim(a, "c") is None
     assert world.lanes["a"] == {"c": "a"}
     assert world.locate(b, "c") is relay
-    assert world.kicks == [("a", "c", 7.0)]
+    assert world.kicks == [("a", "c")]
 
 
 def test_a_session_that_is_not_durable_leaves_no_entry() -> None:
@@ -87,7 +87,7 @@ def test_a_session_that_is_not_durable_leaves_no_entry() -> None:
     assert world.locate(a, "c") == Here()
     assert world.claim(a, "c", durable=False) is None
     assert world.log.messages([NAMES.everything]) == []
-    assert world.kicks == [("a", "c", 7.0)]
+    assert world.kicks == [("a", "c")]
 
 
 def test_a_dead_owner_is_waited_for() -> None:

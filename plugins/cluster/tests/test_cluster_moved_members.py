@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from cluster_routing import RoutingWorld
 from cluster_world import ClusterWorld
-from hookmq.plugin import ClientInfo, Peer, Scope
+from hookmq.mqtt_api import WillFields
 from hookmq_testing import MemoryClient, will
-from simulated_engine import QUIET
+from simulated_engine import QUIET, Faults
 
 LEASE = 15.0
 
@@ -77,18 +77,18 @@ def test_a_will_waits_until_a_starting_node_knows_all_subscriptions(world: Clust
     assert payloads(again) == [b"dead"]
 
 
-@pytest.mark.parametrize(("age", "closed"), [(10.0, True), (0.5, False)])
-def test_an_old_connection_is_taken_over_although_clocks_differ(
-    world: ClusterWorld, age: float, closed: bool
+@pytest.mark.parametrize("fields", [None, will("will", b"x", 1)])
+def test_a_client_has_one_connection_although_nodes_do_not_see_its_session_yet(
+    world: ClusterWorld, fields: WillFields | None
 ) -> None:
-    client = world.connect("b", "c")
-    world.advance(age)
-    # The clock of the node is a minute slow.
-    behind = world.clock.time() - 60.0
-    info = ClientInfo("c", 5, None, Peer("192.0.2.1", 1, "tcp"), Scope(), connected_at=behind)
-    world.cluster("a").claim(info, False, lambda _: None)
-    world.settle()
-    assert client.closed == closed
+    world.log.faults = Faults(lag=1.0)
+    for number in range(10):
+        first = world.connect("b", f"c{number}", will=fields)
+        with world.nodes["a"].together():
+            second = world.connect("a", f"c{number}", will=fields, expect=None)
+        world.advance(2.0)
+        assert first.closed
+        second.ping()
 
 
 def test_a_node_that_missed_that_its_lane_was_elsewhere_ends() -> None:

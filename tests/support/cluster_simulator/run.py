@@ -173,8 +173,6 @@ class _Run:
 
     def _take_over(self) -> None:
         """Let some clients connect once more, while they are connected."""
-        if self.world.skew:
-            self.world.advance(2.0)  # within two seconds, clocks that differ may decide wrongly
         clients = [one for one in self.work.permanent if self.random.random() < 0.3]
 
         def online() -> bool:
