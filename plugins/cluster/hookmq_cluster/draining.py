@@ -94,12 +94,13 @@ class NodeDrain:
         """Return why a client without a session here must not connect here, or None."""
         return self.refusal(client_id) if self._store.lane_of(client_id) is None else None
 
-    def fence(self) -> tuple[str, int] | None:
-        """Return the entry of the log that must be unchanged while this node lives: the owner of its home lane, or None
-        if the node has given it away."""
-        if self._store.homeless:
-            return None
-        return self._names.own(self._home), self._lanes.fences.get(self._home, 0)
+    def fence(self) -> tuple[str, int]:
+        """Return the entry of the log that must be unchanged while this node lives: the owner of its home lane. If the
+        node has given that lane away, its next process takes it, and this one can no longer renew the lease."""
+        fence = self._lanes.fences.get(self._home, 0)
+        if self._store.homeless and (owner := self._lanes.owners.get(self._home)) is not None:
+            fence = owner.sequence
+        return self._names.own(self._home), fence
 
     def owns_home(self, done: Callable[[bool | None], None]) -> None:
         """Find out whether another process has the home lane. Pass None to `done` if that is not known, or on purpose."""

@@ -64,10 +64,9 @@ def decode_member(data: bytes) -> Member | None:
 class Membership:
     """Renews this node's lease, and watches those of the others.
 
-    `fence` returns the log entry that must be unchanged for this node to renew: the owner of its home lane, or None if
-    the node has given that lane away. `joined` is called with each node that appears, `left` with each that has gone. A
-    node that restarts leaves and joins. `expelled` is called once if the lease cannot be renewed because another process
-    owns the home lane.
+    `fence` returns the log entry that must be unchanged for this node to renew: the owner of its home lane. `joined` is
+    called with each node that appears, `left` with each that has gone. A node that restarts leaves and joins. `expelled`
+    is called once if the lease cannot be renewed because another process owns the home lane.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class Membership:
         runtime: Runtime,
         me: Member,
         lease: float,
-        fence: Callable[[], tuple[str, int] | None],
+        fence: Callable[[], tuple[str, int]],
         joined: Callable[[Member], None],
         left: Callable[[Member], None],
         expelled: Callable[[str], None],

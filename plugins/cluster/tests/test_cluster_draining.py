@@ -14,8 +14,10 @@ from hookmq.plugin import PluginError
 from hookmq.storage_api import DropSession
 from hookmq_cluster.claims import MOVING
 from hookmq_cluster.engine import Entry
+from hookmq_cluster.membership import decode_member
 from hookmq_testing import MemoryClient
 from hookmq_toolkit.cluster import ClusterError, ClusterStatus
+from simulated_engine import QUIET, Faults
 
 LEASE = 15.0
 
@@ -225,6 +227,27 @@ def test_a_drained_node_stays_a_member(world: ClusterWorld) -> None:
     assert set(world.cluster("b").membership.others) == {"a"}
     assert not world.nodes["a"].logged("node.store_failed")
     assert world.cluster("b").keeper.open == {"a", "b"}
+
+
+def test_a_late_renewal_of_a_drained_node_does_not_replace_the_lease_of_its_next_process(
+    world: ClusterWorld,
+) -> None:
+    drain(world, "a")
+    world.log.faults = Faults(late=1.0)
+    world.advance(LEASE / 3)
+    world.log.faults = QUIET
+    world.kill("a")
+    world.start("a")
+    [owner] = world.log.messages(["hmq.test.own.a"])
+    world.advance(3 * LEASE)
+    boots = [
+        decoded.boot
+        for stored in world.log.history()
+        if stored.subject == "hmq.test.lease.a" and stored.sequence > owner.sequence
+        if (decoded := decode_member(stored.data)) is not None
+    ]
+    assert len(boots) > 5
+    assert set(boots) == {world.cluster("a").me.boot}
 
 
 def test_a_drained_node_can_be_cut_off_for_a_while(world: ClusterWorld) -> None:
