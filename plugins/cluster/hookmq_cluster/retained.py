@@ -122,6 +122,8 @@ class Retained:
         """When the retained messages expire, for those that do."""
         self._own: dict[str, RetainedEntry] = {}
         """The last own change of each topic in the commit that is under way."""
+        self._too_large: set[str] = set()
+        """The topics in `_own` whose message does not fit into an entry of the log. It is cleared instead."""
         self._held: dict[str, tuple[int, RetainedEntry]] = {}
         """For topics in `_own`: the last entry of another node, and its sequence."""
         self._verifying: dict[str, object] = {}
@@ -176,7 +178,19 @@ class Retained:
         message = record.message
         publisher = self._publisher(record)
         self._note_expiry(message)
-        return [self._change(RetainedEntry(*self._me, message.topic, message, publisher))]
+        made = self._change(RetainedEntry(*self._me, message.topic, message, publisher))
+        return [made if len(made.data) <= self._engine.max_entry else self._refuse(message, made)]
+
+    def _refuse(self, message: Message, made: Entry) -> Entry:
+        """Clear the topic on all nodes, also on this one, which has retained the message already."""
+        self._runtime.log(
+            "warning", "cluster.retained_too_large", topic=message.topic, bytes=len(made.data),
+            limit=self._engine.max_entry,
+        )  # fmt: skip
+        self._expiring.pop(message.topic, None)
+        made = self._change(RetainedEntry(*self._me, message.topic, None, None))
+        self._too_large.add(message.topic)
+        return made
 
     def _publisher(self, record: PutRetained) -> ClientRecord | None:
         if not record.publisher:
@@ -201,6 +215,7 @@ class Retained:
 
     def _change(self, entry: RetainedEntry) -> Entry:
         self._own[entry.topic] = entry
+        self._too_large.discard(entry.topic)
         self._verifying.pop(entry.topic, None)
         return log_entry(self._names, self._runtime.time(), entry)
 
@@ -208,6 +223,7 @@ class Retained:
         """Note that the own changes since the last call are committed. `last` is the sequence of the commit's last
         entry."""
         own, self._own = self._own, {}
+        refused, self._too_large = self._too_large, set()
         recent = set[str]().union(*self._recent)
         self._recent.append(set())
         for topic, entry in own.items():
@@ -220,7 +236,7 @@ class Retained:
                 self._in_order.append((last, topic))
             if held is not None:
                 self._verify(topic)
-            if topic in recent:
+            if topic in recent or topic in refused:
                 self._apply(entry)
 
     def _verify(self, topic: str) -> None:

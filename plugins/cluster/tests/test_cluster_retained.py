@@ -154,6 +154,37 @@ def test_an_unknown_publisher_is_replaced_by_one_without_identity() -> None:
     assert [name for _, name, _ in world.runtime.logged] == ["cluster.publisher_unknown"]
 
 
+def test_a_message_that_is_too_large_is_retained_nowhere() -> None:
+    world = World()
+    a, b = Writer(world, "a"), Writer(world, "b")
+    world.runtime.advance(1.0)
+    a.set("t", b"small")
+    world.runtime.advance(1.0)
+    assert b.payloads() == {"t": b"small"}
+    a.set("t", bytes(a.engine.max_entry))
+    a.set("u", b"fits")
+    world.runtime.advance(1.0)
+    assert a.payloads() == b.payloads() == world.stored() == {"u": b"fits"}
+    [(level, event, fields)] = world.runtime.logged
+    assert (level, event) == ("warning", "cluster.retained_too_large")
+    assert (fields["topic"], fields["limit"]) == ("t", a.engine.max_entry)
+    a.set("t", b"again")
+    world.runtime.advance(1.0)
+    assert a.payloads() == b.payloads() == {"u": b"fits", "t": b"again"}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_message_after_one_that_is_too_large_is_retained(seed: int) -> None:
+    world = World(seed)
+    a, b = Writer(world, "a"), Writer(world, "b")
+    world.runtime.advance(1.0)
+    a.set("t", bytes(a.engine.max_entry))
+    world.runtime.advance(0.01 * seed)
+    a.set("t", b"small")
+    world.runtime.advance(1.0)
+    assert a.payloads() == b.payloads() == world.stored() == {"t": b"small"}
+
+
 def test_entries_end_when_they_should() -> None:
     world = World()
     a = Writer(world, "a")
