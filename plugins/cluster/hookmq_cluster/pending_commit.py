@@ -25,10 +25,12 @@ class PendingCommit:
     """The commit that is being appended.
 
     `frames` are the frames of this node's lanes, `sessions` the entries about sessions with the lane they belong to, and
-    `others` all other entries. If there are too many entries for one commit of the log, `others` are appended before.
+    `others` all other entries. If there are too many entries for one commit of the log, `others` are appended before, and
+    `late` after: entries about sessions that have ended. Without them, clients are sent to a lane without their session,
+    where they get a new one.
     """
 
-    __slots__ = ("attempt", "begun", "done", "frames", "id", "others", "sessions")
+    __slots__ = ("attempt", "begun", "done", "frames", "id", "late", "others", "sessions")
 
     def __init__(self, id: CommitId, done: Committed, begun: float = 0.0) -> None:
         self.id = id
@@ -38,6 +40,7 @@ class PendingCommit:
         self.frames: dict[str, LaneFrame] = {}
         self.sessions: list[tuple[str, Entry]] = []
         self.others: list[Entry] = []
+        self.late: list[tuple[str, Entry]] = []
 
     def add_sessions(self, names: Names, split: Split) -> None:
         """Add the entries of sessions that begin or end."""
@@ -47,6 +50,13 @@ class PendingCommit:
         for client_id, lane in split.ended.items():
             entry = Entry(names.session(client_id), b"", replace=True, ttl=TOMBSTONE)
             self.sessions.append((lane, entry))
+
+    def trim(self, limit: int) -> None:
+        """Move entries about ended sessions to `late`, so that `last_part` has at most `limit` entries if possible."""
+        excess = len(self.last_part()) - limit
+        while excess > 0 and self.sessions and not self.sessions[-1][1].data:
+            self.late.append(self.sessions.pop())
+            excess -= 1
 
     def last_part(self) -> list[Entry]:
         """Return the entries that must be appended together."""

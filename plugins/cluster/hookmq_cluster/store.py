@@ -256,6 +256,7 @@ class ClusterStore:
         """Append the commit, in several parts if it has too many entries."""
         self._fence(commit)
         limit = self._engine.max_batch
+        commit.trim(limit)
         last = commit.last_part()
         others = commit.others
         if len(last) > limit:
@@ -312,8 +313,16 @@ class ClusterStore:
             if log is not None:
                 log.applied(made, sequence)
             sequence += len(made.entries)
+        self._append_late(commit)
         self.placement.release_groups()
         self._finish(commit, last)
+
+    def _append_late(self, commit: PendingCommit) -> None:
+        """Append what is left of a commit. No commit that starts later comes before it."""
+        late = [entry._replace(expect=None) for lane, entry in commit.late if lane in self._lanes]
+        for number, part in enumerate(split_entries(late, self._engine.max_batch)):
+            key = f"{self._boot}/{commit.id.number}/late{number}"
+            self._engine.commit(self._fenced(part), lambda _: None, key)
 
     def _finish(self, commit: PendingCommit, last: int) -> None:
         self._number = commit.id.number
@@ -350,7 +359,10 @@ class ClusterStore:
             log = self._lanes.get(lane)
             if isinstance(stored, Unavailable):
                 found[lane] = f"the owner of lane {lane!r} cannot be read: {stored.reason}"
-            elif log is not None and (stored is None or stored.sequence != log.fence):
+            elif log is not None and stored is None:
+                text = "the log was deleted, and another one was made"
+                found[lane] = f"nobody owns lane {lane!r}: {text}"
+            elif log is not None and stored is not None and stored.sequence != log.fence:
                 found[lane] = f"another process owns lane {lane!r}: {refused.reason}"
             if not waiting:
                 self._lose(commit, refused, found)

@@ -251,6 +251,18 @@ def test_the_former_owner_of_the_home_lane_is_fenced() -> None:
     assert third.topics("c/a") == ["m1", "m2"]
 
 
+def test_a_log_that_was_deleted_and_made_again_is_not_used() -> None:
+    bench = Bench()
+    process = Process(bench)
+    process.commit(session("a"))
+    bench.log.append([Entry(NAMES.own("n1"), b"", replace=True, ttl=1)])
+    bench.runtime.advance(2.0)
+    result = process.try_commit(*queued("c/a", 1))
+    assert isinstance(result, StoreFailed)
+    assert result.reason == "nobody owns lane 'n1': the log was deleted, and another one was made"
+    assert process.lost == [("n1", result.reason)]
+
+
 def test_a_commit_without_own_frames_is_fenced() -> None:
     bench = Bench()
     first = Process(bench)
@@ -643,6 +655,48 @@ def test_a_frame_with_more_parts_than_a_commit_has_entries_is_split() -> None:
     sizes = [one.last - one.first + 1 for one in bench.log.commits[before:]]
     assert sum(sizes) == 2100
     assert max(sizes) == 1000
+
+
+def test_many_sessions_may_end_in_one_batch() -> None:
+    bench = Bench()
+    process = Process(bench)
+    names = [f"c{number}" for number in range(2500)]
+    for start in range(0, 2500, 500):
+        process.commit(*map(session, names[start : start + 500]))
+    before = len(bench.log.commits)
+    assert isinstance(process.try_commit(*map(DropSession, names)), CommitId)
+    bench.runtime.advance(1.0)
+    sizes = [one.last - one.first + 1 for one in bench.log.commits[before:]]
+    assert len(sizes) == 3
+    assert max(sizes) == 1000
+    stored = {one.subject: one.data for one in bench.log.messages([NAMES.sessions])}
+    assert [stored[NAMES.session(name)] for name in names] == [b""] * 2500
+    process.commit(session("c1"))
+    assert list(process.store.lanes()["n1"].clients) == ["c1"]
+
+
+def test_entries_about_ended_sessions_are_fenced() -> None:
+    """They come after their commit. If the lane has another owner by then, the session may exist again."""
+    bench = Bench()
+    process = Process(bench)
+    names = [f"c{number}" for number in range(1500)]
+    process.commit(*map(session, names[:700]))
+    process.commit(*map(session, names[700:]))
+    commit, late = process.engine.commit, []
+
+    def hold(entries: Any, done: Any, key: str = "") -> None:
+        late.append((entries, done, key)) if "/late" in key else commit(entries, done, key)
+
+    process.engine.commit = hold  # type: ignore[method-assign]
+    process.commit(*map(DropSession, names))
+    [(entries, done, key)] = late
+    other = Process(bench)
+    other.commit(*map(session, names[:700]))
+    other.commit(*map(session, names[700:]))
+    commit(entries, done, key)
+    bench.runtime.advance(1.0)
+    stored = {one.subject: one.data for one in bench.log.messages([NAMES.sessions])}
+    assert all(stored[NAMES.session(name)] for name in names)
 
 
 def test_a_batch_that_is_too_large_fails() -> None:
