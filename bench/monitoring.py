@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 from hookmq.broker import Broker
 from hookmq.broker.plugin_api import PluginBroker
-from hookmq.config.hot_reload import finished, start_plugins
 from hookmq.hooks.manager import Hooks
 from hookmq.model.client import Peer, Scope
 from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
@@ -34,6 +33,7 @@ from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packets import Connect, Publish, Subscribe, SubscribeRequest
 from hookmq.server.asyncio_runtime import AsyncioRuntime
 from hookmq.server.extensions import PluginExtensions
+from hookmq.server.loop import finished
 from hookmq.server.server import Server
 from hookmq.server.settings import ListenerSettings
 from hookmq_testing import make_plugin
@@ -124,7 +124,7 @@ async def held(sessions: int, admin: bool) -> AsyncIterator[tuple[str, str]]:
 
         class Started(Server):
             async def prepare(self) -> None:
-                await start_plugins(hooks)
+                await finished(hooks.startup)
                 self.use(PluginExtensions(hooks, broker))
 
         server = Started(

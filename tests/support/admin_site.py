@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import aiohttp
 from hookmq.broker import Broker
 from hookmq.broker.plugin_api import PluginBroker
-from hookmq.config.hot_reload import finished, start_plugins
 from hookmq.hooks.manager import Hooks
 from hookmq.model.settings import AuthSettings, AuthzSettings, Settings
 from hookmq.plugin import (
@@ -29,6 +28,7 @@ from hookmq.server import logs
 from hookmq.server.asyncio_runtime import AsyncioRuntime
 from hookmq.server.event_log import ServerLog
 from hookmq.server.extensions import PluginExtensions
+from hookmq.server.loop import finished
 from hookmq.server.server import Server
 from hookmq.server.settings import HttpSettings, ListenerSettings
 from hookmq_accounts.plugin import AccountsPlugin
@@ -138,7 +138,7 @@ class Site:
 
         class Started(Server):
             async def prepare(self) -> None:
-                await start_plugins(hooks)
+                await finished(hooks.startup)
                 self.use(PluginExtensions(hooks, broker))
 
         self.server = Started(broker, listeners, self.runtime, reload=reload)

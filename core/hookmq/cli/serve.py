@@ -99,18 +99,19 @@ async def serve(
     from hookmq.cli.summary import banner, notices
     from hookmq.cli.workers import stop_with_supervisor, worker_config
     from hookmq.config.config_check import ConfigChecker
-    from hookmq.config.hot_reload import HotReload, finished, start_plugins
+    from hookmq.config.hot_reload import HotReload
     from hookmq.config.show import show
     from hookmq.server.asyncio_runtime import AsyncioRuntime
     from hookmq.server.event_log import ServerLog
     from hookmq.server.extensions import PluginExtensions
+    from hookmq.server.loop import finished
     from hookmq.server.server import Server
 
     class PluginServer(Server):
         """A server that starts plugins once the store is loaded, and calls `on_ready` once all listeners are open."""
 
         async def prepare(self) -> None:
-            await start_plugins(hooks)
+            await finished(hooks.startup)
             self.use(PluginExtensions(hooks, broker, runtime.log))
 
         async def start(self, inherited: Mapping[str, socket.socket] | None = None) -> None:

@@ -26,6 +26,7 @@ from hookmq.model.reload_report import ReloadReport
 from hookmq.mqtt.errors import HookMQError
 from hookmq.server import logs
 from hookmq.server.extensions import PluginExtensions
+from hookmq.server.loop import finished
 from hookmq.server.server import AnyListener, Server
 from hookmq.server.settings import ListenerSettings
 from hookmq.server.tls import server_context
@@ -41,25 +42,6 @@ FIXED: Final = (
 )
 """Hooks that provide the broker's foundations, such as its store. Plugins that implement one of them cannot change
 without a restart."""
-
-
-async def start_plugins(hooks: Hooks) -> None:
-    """Run `on_startup` for plugins that have not started yet. Raises PluginError if a required plugin fails."""
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(error: HookMQError | None) -> None:
-        if not ended.done():
-            ended.set_result(None) if error is None else ended.set_exception(error)
-
-    hooks.startup(done)
-    await ended
-
-
-async def finished(run: Callable[[Callable[[], None]], None]) -> None:
-    """Call `run(done)` and wait until it has called `done`."""
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    run(lambda: None if ended.done() else ended.set_result(None))
-    await ended
 
 
 class HotReload:
@@ -122,7 +104,7 @@ class HotReload:
         try:
             # plugins need their `broker` before they start; `Broker.reload` rebinds it
             hooks.bind(self.node.runtime, partial(PluginBroker, self.broker.state))
-            await start_plugins(hooks)
+            await finished(hooks.startup)
             _keep_guards(known, hooks)
             extensions = PluginExtensions(hooks, self.broker, log)
             for settings in opening:

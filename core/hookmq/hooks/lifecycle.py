@@ -92,7 +92,7 @@ def shutdown(
 
     def settle() -> None:
         left = deadline - runtime.now()
-        if left > 0 and any(s.pending for one in leaving for s in one.kept.stats.values()):
+        if left > 0 and any(s.pending for one in started for s in one.kept.stats.values()):
             runtime.call_later(min(POLL, left), settle)
         else:
             drain(queues, runtime, farewell, max(0.0, left))

@@ -1,4 +1,4 @@
-"""Choose and run the event loop."""
+"""Choose and run the event loop, and wait there for the end of a step."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -21,3 +21,15 @@ def run(main: Coroutine[Any, Any, Any], kind: LoopKind = "auto") -> Any:
     """Run `main` on a new event loop of `kind` and return its result."""
     with asyncio.Runner(loop_factory=loop_factory(kind)) as runner:
         return runner.run(main)
+
+
+async def finished(step: Callable[[Callable[..., None]], object]) -> None:
+    """Call `step(done)`, and wait until it has called `done`. Raise the error that it has passed, if any."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: BaseException | None = None) -> None:
+        if not ended.done():
+            ended.set_exception(error) if error is not None else ended.set_result(None)
+
+    step(done)
+    await ended

@@ -22,6 +22,7 @@ from hookmq.server.connection_limit import ListenerConnections
 from hookmq.server.extensions import PluginExtensions
 from hookmq.server.http import HttpSite, ServerPhase
 from hookmq.server.listener import Listener
+from hookmq.server.loop import finished
 from hookmq.server.plugin_listeners import CountedConnection, ListenerTypes, PluginListener
 from hookmq.server.protocols import Broker
 from hookmq.server.settings import HTTP, ListenerSettings
@@ -77,6 +78,7 @@ class Server:
         """Functions to call after the next reload that starts."""
         self._pulse: asyncio.TimerHandle | None = None
         self._started = False
+        self._start: asyncio.Task[None] | None = None
         self._ending = False
         self._failure = ""
         self._types = ListenerTypes()
@@ -102,9 +104,9 @@ class Server:
         sockets = dict(inherited or {})
         try:
             await self._open([one for one in self._wanted if one.type in HTTP], sockets)
-            await self._finished(self.broker.load)
+            await finished(self.broker.load)
             await self.prepare()
-            await self._finished(self.broker.start)
+            await finished(self.broker.start)
             await self._open([one for one in self._wanted if one.type not in HTTP], sockets)
             self.listeners = {one.name: self.listeners[one.name] for one in self._wanted}
         except BaseException:
@@ -116,19 +118,6 @@ class Server:
                 unused.close()
         self._watchdog.start()
         self._started = True
-
-    async def _finished(
-        self, step: Callable[[Callable[[BaseException | None], None]], None]
-    ) -> None:
-        """Wait for a step of the broker's startup, and raise any error."""
-        ended: asyncio.Future[None] = self._loop.create_future()
-
-        def done(error: BaseException | None) -> None:
-            if not ended.done():
-                ended.set_exception(error) if error is not None else ended.set_result(None)
-
-        step(done)
-        await ended
 
     async def prepare(self) -> None:
         """Prepare for startup, once the broker has loaded its state. Subclasses with plugins start them here."""
@@ -271,8 +260,8 @@ class Server:
             await listener.close()
 
     async def run(self, sockets: Mapping[str, socket.socket] | None = None) -> None:
-        """Start, serve until SIGTERM or SIGINT, and stop. A second signal stops at once. SIGHUP reloads, and SIGUSR1 logs
-        the state.
+        """Start, serve until SIGTERM or SIGINT, and stop. A second signal stops at once, as does the first one during the
+        start. SIGHUP reloads, and SIGUSR1 logs the state.
 
         Notifies the service manager and uses its sockets, or those in `sockets`. Hides all existing objects from the
         garbage collector (`gc.freeze`), so it must own the process. If the store fails, stops and raises StoreError:
@@ -287,7 +276,14 @@ class Server:
         for number, handler in handlers.items():
             self._loop.add_signal_handler(number, handler)
         try:
-            await self.start(inherited_sockets() if sockets is None else sockets)
+            sockets = inherited_sockets() if sockets is None else sockets
+            self._start = self._loop.create_task(self.start(sockets))
+            try:
+                await self._start
+            except asyncio.CancelledError:
+                if not self._stop_wanted.is_set():
+                    raise
+                return
             gc.collect()
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
@@ -321,10 +317,12 @@ class Server:
             self._pulse = self._loop.call_later(interval, self._beat)
 
     def request_stop(self) -> None:
-        """Ask `run` to stop. A second call stops it without waiting for clients."""
+        """Ask `run` to stop. A second call stops it without waiting for clients. During the start, the first one does."""
         if self._stop_wanted.is_set() and not self._hurry.done():
             self._hurry.set_result(None)
         self._stop_wanted.set()
+        if self._start is not None:
+            self._start.cancel()
 
     def request_reload(self, done: ReloadDone | None = None) -> None:
         """Reload in the background, then call `done`. If further requests arrive during a reload, they share one more

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from hookmq.broker import Broker
-from hookmq.config.hot_reload import HotReload, finished, start_plugins
+from hookmq.config.hot_reload import HotReload
 from hookmq.config.model import Config, loads
 from hookmq.config.plugins import build
 from hookmq.hooks.entry_points import InstalledEntry
@@ -24,6 +24,7 @@ from hookmq.plugin import Context, Plugin, hookimpl
 from hookmq.server.addresses import parse_bind
 from hookmq.server.asyncio_runtime import AsyncioRuntime
 from hookmq.server.extensions import PluginExtensions
+from hookmq.server.loop import finished
 from hookmq.server.server import Server
 from hookmq.storage.memory_store import MemoryStore
 
@@ -162,7 +163,7 @@ async def running(text: str = BASE) -> AsyncIterator[HotReload]:
     runtime = AsyncioRuntime()
     hooks = Hooks(build(first))
     broker = Broker(first.settings, runtime, hooks, hooks.provide_store(first.settings))
-    await start_plugins(hooks)
+    await finished(hooks.startup)
     node = Server(broker, first.listeners, runtime)
     node.use(PluginExtensions(hooks, broker))
     applied: list[Config] = []

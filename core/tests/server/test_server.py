@@ -181,6 +181,35 @@ async def test_run_until_a_signal(
     assert broker.drained == [""]
 
 
+@pytest.mark.parametrize("step", ["load", "start"])
+async def test_a_signal_interrupts_the_start(
+    broker: Any, runtime: Any, log: Any, step: str
+) -> None:
+    reached = asyncio.Event()
+    setattr(broker, step, lambda _done: reached.set())  # never done
+    node = Server(broker, (listener("web", type="http"), listener()), runtime)
+    running = asyncio.create_task(node.run())
+    await reached.wait()
+    assert not running.done()
+    address = node.addresses()["web"]
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(running, 60)
+    assert node.phase() == "stopping"
+    assert "node.started" not in log.events()
+    with pytest.raises(OSError, match=r"refused|Connect call failed"):
+        await asyncio.open_connection(*address.split(":"))
+    assert broker.drained == []
+
+
+async def test_a_start_that_is_cancelled_is_not_a_stop(broker: Any, runtime: Any) -> None:
+    broker.load = lambda _done: None
+    running = asyncio.create_task(Server(broker, (), runtime).run())
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
 async def test_a_store_that_fails_ends_it_with_an_error(
     broker: Any, dial: Any, runtime: Any, log: Any
 ) -> None:

@@ -1,14 +1,15 @@
 """A NATS client that reconnects: subscriptions, messages, and requests with answers."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from hookmq.plugin import Runtime
 from hookmq_toolkit.network_errors import network_reason
 
-from hookmq_cluster.engine_errors import EngineError
+from hookmq_cluster.engine_errors import EngineError, ServerRefused
 from hookmq_cluster.nats_connection import NatsConnection, NatsOptions
 from hookmq_cluster.nats_protocol import publish
 
@@ -55,20 +56,17 @@ class NatsClient:
     # the connection ----------------------------------------------------------------------------------------------
 
     async def open(self, seconds: float) -> None:
-        """Connect, and keep connected from now on. Raises EngineError if no server can be used within `seconds`.
-        At once, if a server refuses the authentication."""
-        failures: dict[str, str] = {}
+        """Connect, and keep connected from now on.
+
+        Raises EngineError if no server can be used within `seconds`, which may be infinite. Raises ServerRefused at once
+        if a server refuses the user, or has the wrong version or settings, and no other one can be used.
+        """
+        failures: dict[str, Exception] = {}
         try:
-            async with asyncio.timeout(seconds):
-                pause = FIRST_PAUSE
-                while not await self._round(failures):
-                    if failures and all("says" in one for one in failures.values()):
-                        raise TimeoutError
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, LONGEST_PAUSE)
+            async with asyncio.timeout(seconds if seconds < inf else None):
+                await self._connect(failures, True)
         except TimeoutError:
-            reasons = "; ".join(f"{server}: {reason}" for server, reason in failures.items())
-            raise EngineError(f"cannot connect to NATS: {reasons or 'no answer'}") from None
+            raise EngineError(f"cannot connect to NATS: {_text(failures) or 'no answer'}") from None
         self._task = asyncio.create_task(self._keep())
         self._task.add_done_callback(self._kept)
 
@@ -157,7 +155,24 @@ class NatsClient:
         order = [(self._runtime.random(), one) for one in servers]
         return [one for _, one in sorted(order)]
 
-    async def _round(self, failures: dict[str, str]) -> bool:
+    async def _connect(self, failures: dict[str, Exception], give_up: bool) -> None:
+        """Try all servers until one is connected. Put the last failure of each into `failures`, and log them once.
+
+        With `give_up`, raise ServerRefused if a server cannot be used without a change.
+        """
+        pause = FIRST_PAUSE
+        logged: dict[str, str] = {}
+        while not await self._round(failures):
+            if give_up and any(isinstance(one, ServerRefused) for one in failures.values()):
+                raise ServerRefused(f"cannot connect to NATS: {_text(failures)}")
+            shown = {server: str(one) for server, one in failures.items()}
+            if shown != logged:
+                logged = shown
+                self._runtime.log("warning", "cluster.nats_unreachable", servers=logged)
+            await asyncio.sleep(pause * (0.5 + self._runtime.random()))
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _round(self, failures: dict[str, Exception]) -> bool:
         """Try each server once. Return whether one is connected."""
         for server, hostname in self._servers():
             connection = NatsConnection(self._options, self._runtime, self._deliver, self._lost)
@@ -166,11 +181,11 @@ class NatsClient:
                 problem = self._check(connection.info)
                 if problem:
                     connection.close()
-                    raise EngineError(problem)
+                    raise ServerRefused(problem)
             except EngineError as error:
-                failures[server] = str(error)
+                failures[server] = error
             except (OSError, TimeoutError) as error:
-                failures[server] = network_reason(error)
+                failures[server] = EngineError(network_reason(error))
             else:
                 self._use(connection, server)
                 return True
@@ -182,15 +197,7 @@ class NatsClient:
             self._ended = asyncio.Event()
             if self._connection is not None:
                 await self._ended.wait()
-            pause = FIRST_PAUSE
-            failures: dict[str, str] = {}
-            logged: dict[str, str] = {}
-            while not await self._round(failures):
-                if failures != logged:
-                    logged = dict(failures)
-                    self._runtime.log("warning", "cluster.nats_unreachable", servers=logged)
-                await asyncio.sleep(pause * (0.5 + self._runtime.random()))
-                pause = min(pause * 2, LONGEST_PAUSE)
+            await self._connect({}, False)
 
     def _kept(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -265,3 +272,7 @@ class NatsClient:
             call(*args)
         except Exception as error:
             self._runtime.log("error", "cluster.engine_callback_failed", traceback=error)
+
+
+def _text(failures: Mapping[str, Exception]) -> str:
+    return "; ".join(f"{server}: {reason}" for server, reason in failures.items())

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from hookmq.plugin import Runtime, Timer
 
-from hookmq_cluster.engine_errors import EngineError
+from hookmq_cluster.engine_errors import EngineError, ServerRefused
 from hookmq_cluster.nats_protocol import Deliver, Parser, information
 
 PING: Final = 2.0
@@ -21,6 +21,8 @@ SILENT: Final = 5.0
 FULL: Final = 64 << 20
 """Unsent bytes from which a connection is full. Messages that are not stored are then dropped."""
 DEFAULT_PORT: Final = 4222
+_REFUSALS: Final = ("authorization violation", "authentication expired", "authentication revoked")
+"""What servers say if they refuse a user. Their other errors may be temporary, such as too many connections."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +282,8 @@ class NatsConnection(asyncio.Protocol):
         else:
             self._reason = said
             if not self._opened:
-                self._fail(EngineError(said))
+                refused = any(one in text.lower() for one in _REFUSALS)
+                self._fail(ServerRefused(said) if refused else EngineError(said))
         self._runtime.log("warning", "cluster.nats_error", error=text)
 
     def _fail(self, error: Exception) -> None:

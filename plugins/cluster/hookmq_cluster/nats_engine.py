@@ -28,6 +28,7 @@ from hookmq_cluster.nats_reading import Reading
 from hookmq_cluster.nats_requests import Request, call_api, error_of
 from hookmq_cluster.nats_stream import (
     HEADERS,
+    NO_ACCOUNT,
     NOT_CLUSTERED,
     SMALLEST,
     STREAM_NOT_FOUND,
@@ -42,6 +43,9 @@ LARGEST: Final = 8 << 20
 """Largest entry in bytes, whatever the servers accept."""
 OPEN: Final = 30.0
 """Seconds until `open` gives up."""
+FIRST_PAUSE: Final = 0.25
+LONGEST_PAUSE: Final = 2.0
+"""Seconds between two attempts to use the stream, from the first to the longest pause."""
 
 
 class NatsEngine:
@@ -77,7 +81,7 @@ class NatsEngine:
         """Connect, and make or check the stream. Return JetStream's information about it.
 
         Without `create`, a missing stream is not made: return None, and the engine cannot be used. Raises EngineError if
-        it cannot be used within `seconds`.
+        it cannot be used within `seconds`, which may be infinite, or at once if it is useless to wait.
         """
         until = self._runtime.now() + seconds
         await self._client.open(seconds)
@@ -274,13 +278,19 @@ class NatsEngine:
 
     async def _prepare(self, until: float, create: bool) -> dict[str, Any] | None:
         """Make or check the stream. Servers that have just started need some seconds to elect leaders."""
+        pause, logged = FIRST_PAUSE, ""
         while True:
             try:
                 return await self._prepare_once(create)
             except _NotYet as problem:
-                if self._runtime.now() >= until or "Permissions Violation" in str(problem):
-                    raise EngineError(str(problem)) from None
-            await asyncio.sleep(0.25)
+                reason = str(problem)
+            if self._runtime.now() >= until or "Permissions Violation" in reason:
+                raise EngineError(reason)
+            if reason != logged:
+                logged = reason
+                self._runtime.log("warning", "cluster.stream_awaited", reason=reason)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _prepare_once(self, create: bool) -> dict[str, Any] | None:
         found = await self._call(f"STREAM.INFO.{self._stream}", None)
@@ -293,6 +303,12 @@ class NatsEngine:
             code, text = error_of(found)
             if code == NOT_CLUSTERED:
                 raise no_copies(self._replicas)
+            if not code:
+                self._runtime.log(
+                    "warning", "cluster.stream_created", stream=self._stream, replicas=self._replicas
+                )  # fmt: skip
+        if code == NO_ACCOUNT:
+            raise EngineError("JetStream is not enabled for the account of this user")
         if code:
             raise _NotYet(f"the stream {self._stream} cannot be used: {text or code}")
         check_stream(found.get("config") or {}, self._stream, self._subjects, self._replicas)

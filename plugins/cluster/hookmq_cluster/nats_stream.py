@@ -13,6 +13,8 @@ HEADERS: Final = 2048
 SMALLEST: Final = 65_536 - HEADERS
 """Largest entry in bytes that the servers must at least accept."""
 STREAM_NOT_FOUND: Final = 10059
+NO_ACCOUNT: Final = 10039
+"""JetStream's error for an account without JetStream."""
 NOT_CLUSTERED: Final = 10074
 """JetStream's error for replicas on a server without a cluster."""
 

@@ -1,6 +1,7 @@
 """The `cluster` plugin: its settings and hooks."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 from typing import Final
 
@@ -42,8 +43,8 @@ from hookmq_cluster.relay_tls import relay_contexts
 from hookmq_cluster.workers import ClusterWorkers
 
 DEFAULT_SERVERS: Final = ("nats://127.0.0.1:4222",)
-_JOINING: Final = 120.0
-"""Seconds that joining may take. A node waits for a lease if another node has adopted its lane and died."""
+_JOINING: Final = 366 * 86400.0
+"""Seconds that joining may take: without an end, since a node waits for NATS, and may have to wait for a lease."""
 
 
 class ClusterPlugin(Plugin):
@@ -166,12 +167,15 @@ class ClusterPlugin(Plugin):
 
     @hookimpl
     async def on_startup(self, broker: BrokerHandle) -> None:
-        """Connect to NATS and join the cluster. Clients can connect after that."""
+        """Connect to NATS and join the cluster. Clients can connect after that.
+
+        Wait for servers that do not answer. Raise StoreError if it is useless to wait.
+        """
         cluster = self._join(broker)
         engine = self._engine
         if isinstance(engine, NatsEngine):
             try:
-                await engine.open()
+                await engine.open(inf)
                 await self._check_sync()
             except EngineError as error:
                 raise StoreError(str(error)) from None

@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from time import monotonic, time
 from typing import Any
@@ -240,6 +241,66 @@ def test_a_server_that_starts_later_is_waited_for() -> None:
         bench.close()
     finally:
         cluster.close()
+
+
+def test_servers_are_waited_for_without_an_end() -> None:
+    cluster = NatsCluster(3)
+    first, *others = cluster.nodes
+    try:
+        bench = NatsBench(cluster.urls, "waits", 3)
+        engine = bench.new()
+        opening = bench.loop.create_task(engine.open(inf))
+        bench.wait(lambda: bench.logged, 30.0)
+        [(level, event, fields)] = bench.logged
+        assert (level, event) == ("warning", "cluster.nats_unreachable")
+        assert fields["servers"] == dict.fromkeys(cluster.urls, "connection refused")
+        first.start()
+        first.wait()
+        # Without a majority, there is no stream.
+        bench.wait(lambda: "cluster.stream_awaited" in [one[1] for one in bench.logged], 30.0)
+        assert not opening.done()
+        for one in others:
+            one.start()
+        bench.loop.run_until_complete(opening)
+        assert ("cluster.stream_created", {"stream": bench.stream, "replicas": 3}) in [
+            one[1:] for one in bench.logged
+        ]
+        bench.engines.append(engine)
+        bench.close()
+    finally:
+        cluster.close()
+
+
+def test_a_refusal_ends_the_wait_at_once() -> None:
+    lost = f"nats://127.0.0.1:{free_port()}"
+    with serving("authorization { token: s3cret }\nmax_payload: 32768") as server:
+        for token, words in (("other", "Authorization Violation"), ("s3cret", "max_payload is")):
+            begin = monotonic()
+            text = refused((lost, *server.urls), inf, token=token)
+            assert words in text
+            assert f"{lost}: connection refused" in text or lost not in text
+            assert monotonic() - begin < 10.0
+
+
+def test_an_account_without_jetstream_is_refused_at_once() -> None:
+    users = "users: [{ user: me, password: s3cret }]"
+    with serving(f"accounts {{ A {{ {users} }} }}") as server:
+        text = refused(server.urls, inf, user="me", password="s3cret")
+        assert "JetStream is not enabled for the account" in text
+
+
+def test_a_server_with_too_many_connections_is_waited_for() -> None:
+    with serving("max_connections: 1") as server:
+        bench = NatsBench(server.urls, "full", 1)
+        first, second = bench.new(), bench.new()
+        bench.loop.run_until_complete(first.open(10.0))
+        opening = bench.loop.create_task(second.open(inf))
+        bench.wait(lambda: "maximum connections" in repr(bench.logged))
+        assert not opening.done()
+        first.close(lambda: None)
+        bench.loop.run_until_complete(opening)
+        bench.engines.append(second)
+        bench.close()
 
 
 def test_a_server_that_is_something_else() -> None:
