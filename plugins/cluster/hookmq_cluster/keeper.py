@@ -389,9 +389,8 @@ class LaneKeeper:
         self._released.add(lane)
         reference = "" if to is None else to.clients
         self._release(clients, code_for(moved), "the session moves to another node", reference)
-        kept = {owner for owner in queues if owner in self._interest.local.groups}
-        placement.keep_groups(kept)
-        self._node.forget_queues(queues - kept)
+        placement.keep_groups(owner for owner in self._interest.local.groups if owner in queues)
+        self._node.forget_queues(queues)  # except those with members
         self._node.touch()
         self._node.after_commit(partial(self._committed, lane, to, done))
 

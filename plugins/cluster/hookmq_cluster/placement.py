@@ -73,11 +73,9 @@ class Placement:
         """Return the clients whose sessions are in `lane`, also if these are not committed yet."""
         return [client_id for client_id, one in self._clients.items() if one == lane]
 
-    def queues(self, lane: str) -> set[str]:
-        """Return the owners of the queues of shared subscriptions that are served from `lane`."""
-        log = self._lanes.get(lane)
-        owners = log.state.groups if log is not None else ()
-        return {owner for owner in owners if self.of_owner(owner) == lane}
+    def queues(self, lane: str) -> "Queues":
+        """Return the queues of shared subscriptions that are served from `lane`."""
+        return Queues(self, lane)
 
     def of_owner(self, owner: str) -> str:
         """Return the lane of a queue."""
@@ -154,6 +152,17 @@ class Placement:
         for client_id in split.ended:
             self._clients.pop(client_id, None)
         self._clients.update(split.begun)
+
+
+class Queues:
+    """The queues of shared subscriptions in a lane, also if no commit has stored a message of them yet."""
+
+    def __init__(self, placement: Placement, lane: str) -> None:
+        self._placement = placement
+        self._lane = lane
+
+    def __contains__(self, owner: object) -> bool:
+        return isinstance(owner, str) and self._placement.of_owner(owner) == self._lane
 
 
 class _Splitting:

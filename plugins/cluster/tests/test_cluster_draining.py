@@ -479,6 +479,32 @@ def test_the_lane_of_a_dead_owner_comes_back(world: ClusterWorld) -> None:
     assert durable(world, "a", "s").session_present
 
 
+def test_a_shared_subscription_gets_a_message_once_that_is_stored_when_its_lane_leaves(
+    world: ClusterWorld,
+) -> None:
+    durable(world, "a", "m").subscribe("$share/g/t", 2)
+    world.nodes["a"].clients[-1].drop()
+    sent = []
+    got: list[bytes] = []
+    for number in range(12):
+        sent.append(b"%d" % number)
+        publisher = durable(world, "a", f"p{number}")
+        with world.nodes["a"].together():
+            publisher.publish("t", sent[-1], 2)
+            world.advance(number / 4000)
+            world.manager("a").drain_node("a", 0.0, False)
+        world.advance(3.0)
+        assert status(world, "a").state == "drained"
+        member = durable(world, "b", f"n{number}")
+        member.subscribe("$share/g/t", 2)
+        world.advance(1.0)
+        undrain(world, "a")
+        world.advance(1.0)
+        got += payloads(member)
+        member.unsubscribe("$share/g/t")
+    assert sorted(got) == sorted(sent)
+
+
 # requests that are refused ---------------------------------------------------------------------------------------
 
 
