@@ -6,7 +6,7 @@ again, now or after a restart, one commit adds them there and deletes that subje
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from hookmq.plugin import Runtime, StoreError
 from hookmq.storage_api import DropState, Loaded, PutState, Record
@@ -21,7 +21,7 @@ _RETRY: Final = 1.0
 _TOMBSTONE: Final = 60
 """Seconds for which the log keeps the entry that deletes the subject."""
 
-Change = PutState | DropState
+Change: TypeAlias = PutState | DropState
 
 
 class AwayState:

@@ -15,8 +15,8 @@ from hookmq.plugin import Message
 from hookmq.storage_api import Record
 from msgpack import Packer, Unpacker, unpackb  # type: ignore[import-untyped]
 
+from hookmq_cluster.frame_error import FrameError
 from hookmq_cluster.record_codec import (
-    FrameError,
     decode_client,
     decode_message,
     decode_records,

@@ -101,7 +101,10 @@ class LaneState:
         self._expiring = 0
         """The number of messages that expire."""
         self._soonest = inf
-        """No message expires before this time."""
+        """No message that the last search found expires before this time."""
+        self._noted = inf
+        """No message that was noted since that search began expires before this time."""
+        self._searches = 0
 
     # sizes and age -------------------------------------------------------------------------------------------------
 
@@ -257,25 +260,25 @@ class LaneState:
     def expired(self, now: float) -> Iterator[Enqueue | None]:
         """Yield the unsent entries whose messages have expired by `now`, and None for each other entry that was examined.
         The state may change between two steps."""
-        if not self._expiring or now < self._soonest:
+        if not self._expiring or now < min(self._soonest, self._noted):
             return
-        soonest = -inf  # search again if this search is not finished
-        self._soonest = inf
-        try:
-            found = inf
-            for owner in list(self._queues):
-                queue = self._queues.get(owner)
-                for kept in [] if queue is None else list(queue.in_order().values()):
-                    entry: Enqueue | None = kept.record
-                    expires_at = None if entry is None else self._expires_at(entry)
-                    if entry is None or expires_at is None or entry.packet_id:
-                        yield None
-                        continue
-                    found = min(found, expires_at)
-                    yield None if expires_at > now else entry
-            soonest = found
-        finally:
-            self._soonest = min(self._soonest, soonest)
+        self._soonest = -inf  # search again if this search is not finished
+        self._noted = inf
+        self._searches += 1
+        search = self._searches
+        found = inf
+        for owner in list(self._queues):
+            queue = self._queues.get(owner)
+            for kept in [] if queue is None else list(queue.in_order().values()):
+                entry: Enqueue | None = kept.record
+                expires_at = None if entry is None else self._expires_at(entry)
+                if entry is None or expires_at is None or entry.packet_id:
+                    yield None
+                    continue
+                found = min(found, expires_at)
+                yield None if expires_at > now else entry
+        if search == self._searches:
+            self._soonest = found
 
     def _expires_at(self, entry: Enqueue) -> float | None:
         expires_at: float | None = self._messages[entry.message_ref].record.message.expires_at
@@ -449,8 +452,8 @@ class LaneState:
         return message
 
     def _note_expiry(self, expires_at: float | None) -> None:
-        if expires_at is not None and expires_at < self._soonest:
-            self._soonest = expires_at
+        if expires_at is not None and expires_at < self._noted:
+            self._noted = expires_at
 
     def _forget_expiry(self, message: _Message) -> None:
         if message.record is not None and message.record.message.expires_at is not None:

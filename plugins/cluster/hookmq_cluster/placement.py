@@ -1,6 +1,7 @@
 """Which lane each record of a commit belongs to."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from hookmq.storage_api import (
     Dequeue,
@@ -24,7 +25,7 @@ from hookmq.storage_api import (
 
 from hookmq_cluster.lane_log import LaneLog
 
-Retained = PutRetained | DropRetained | PutPublisher | DropPublisher
+Retained: TypeAlias = PutRetained | DropRetained | PutPublisher | DropPublisher
 
 
 class Split:

@@ -45,16 +45,14 @@ from hookmq.storage_api import (
     make_message,
 )
 
+from hookmq_cluster.frame_error import FrameError
+
 Fields = tuple[Any, ...]
 """A record or message as msgpack stores it."""
 
 _NONE: Final = type(None)
 _BOOL: Final = (bool, int)
 _NUMBER: Final = (float, int)
-
-
-class FrameError(HookMQError):
-    """Stored or received data is damaged, or a newer version wrote it. The text names the mistake and its place."""
 
 
 def _shown(value: object) -> str:
