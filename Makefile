@@ -24,6 +24,8 @@ AGAIN := $(if $(filter-out 0,$(RERUNS)),--reruns $(RERUNS) -r fER)
 PYTEST := .venv/bin/python -m pytest -q -n $(WORKERS) $(AGAIN)
 MEMBERS := $(wildcard core/pyproject.toml toolkit/pyproject.toml testing/pyproject.toml plugins/*/pyproject.toml clients/*/pyproject.toml examples/plugins/*/pyproject.toml)
 PACKAGES := $(notdir $(patsubst %/__init__.py,%,$(wildcard $(MEMBERS:pyproject.toml=hookmq*/__init__.py))))
+# Distributions with compiled modules.
+COMPILED := $(patsubst %/pyproject.toml,%,$(shell grep -l "wheel.hooks.custom" $(MEMBERS)))
 TESTS := conftest.py core/compiling.py bench tests tools plugins/sinks/demo plugins/cluster/demo $(wildcard $(MEMBERS:pyproject.toml=tests))
 # Folders with slow tests, the longest first.
 PARTS := $(shell grep -rl "mark\.slow" --include="test_*.py" core/tests tests plugins clients examples 2>/dev/null \
@@ -59,11 +61,13 @@ test: install    ## run all tests except slow ones on the pure build, under 5 mi
 	HOOKMQ_BUILD=pure HYPOTHESIS_PROFILE=ci $(PYTEST) $(if $(filter-out 0,$(SLOWEST)),--durations $(SLOWEST)) -m "not slow"
 
 # The checkout runs the compiled modules of the wheel, unpacked.
-compiled: install  ## compile the fast path with mypyc, for `make run` and as a wheel in dist/
+compiled: install  ## compile the fast path with mypyc, for `make run` and as wheels in dist/
 	@.venv/bin/python core/compiling.py check
-	@rm -f dist/hookmq-*-cp*.whl
-	@HATCH_BUILD_HOOKS_ENABLE=1 $(UV) build --package hookmq --wheel --quiet --python .venv/bin/python --out-dir dist
-	@.venv/bin/python core/compiling.py unpack dist/hookmq-*-cp*.whl
+	@rm -f dist/hookmq*-cp*.whl
+	@for folder in $(COMPILED); do \
+	  HATCH_BUILD_HOOKS_ENABLE=1 $(UV) build $$folder --wheel --quiet --python .venv/bin/python --out-dir dist && \
+	  .venv/bin/python core/compiling.py unpack $$folder dist || exit 1; \
+	done
 	@.venv/bin/hookmq version
 
 # Tests with the same result on both builds. All but three only read sources and pages. tests/docs/test_pages.py,
@@ -276,4 +280,4 @@ wheels: install  ## build the wheels and sdists of all published distributions i
 	@.venv/bin/python tools/release.py build dist
 
 clean:           ## remove all build results
-	rm -rf .venv .venv-spark .venv-spark-* .venv-docs .venv-pythons dist build core/hookmq/_compiled .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-spark .venv-spark-* .venv-docs .venv-pythons dist build core/hookmq/_compiled plugins/*/*/_compiled .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,7 @@
-"""hatchling's build hook for the platform wheel. It runs only if the environment has ``HATCH_BUILD_HOOKS_ENABLE=1``."""
+"""hatchling's build hook for platform wheels. It runs only if the environment has ``HATCH_BUILD_HOOKS_ENABLE=1``.
+
+A plugin can use it too. Its pyproject.toml names the modules to compile; see `compiling.Project`.
+"""
 
 import sys
 import tempfile
@@ -20,9 +23,10 @@ class CompiledHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         if lack := compiling.missing():
             sys.exit(f"Cannot compile: {lack}")
-        self.scratch = tempfile.TemporaryDirectory(prefix="hookmq-")
-        made = compiling.compile_into(Path(self.scratch.name))
-        build_data["force_include"][str(made)] = f"hookmq/_compiled/{compiling.tag()}"
+        project = compiling.Project(Path(self.root))
+        self.scratch = tempfile.TemporaryDirectory(prefix=f"{project.name}-")
+        made = project.compile_into(Path(self.scratch.name))
+        build_data["force_include"][str(made)] = f"{project.name}/_compiled/{compiling.tag()}"
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 

@@ -1,8 +1,9 @@
-"""Choose between the pure build and a compiled build that matches this source exactly.
+"""Choose between the pure build of a package and a compiled build that matches its source exactly.
 
-`make compiled` and platform wheels put extension modules into ``hookmq/_compiled/TAG/``, where TAG is the interpreter's
-tag. ``SHA256SUMS`` in that folder lists the digests of the modules and of their source files. The modules are used only
-if all digests match. A stale binary therefore never hides an edited source file, and a truncated library is never loaded.
+`make compiled` and platform wheels put extension modules into the folder ``_compiled/TAG/`` of a package, where TAG is
+the interpreter's tag. The package is hookmq or that of a plugin. ``SHA256SUMS`` in that folder lists the digests of the
+modules and of their source files. The modules are used only if all digests match. A stale binary therefore never hides
+an edited source file, and a truncated library is never loaded.
 
 ``HOOKMQ_BUILD=pure`` always uses the source. ``HOOKMQ_BUILD=compiled`` raises ImportError if the modules cannot be used.
 """
@@ -15,14 +16,14 @@ from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleS
 from types import ModuleType
 from typing import Final, NamedTuple
 
+__all__ = ["Build", "choose_or_exit"]
+
 SUFFIX: Final = EXTENSION_SUFFIXES[0]
 TAG: Final = SUFFIX.split(".")[1]
 """The interpreter's tag for extension modules, such as ``cpython-311-x86_64-linux-gnu``."""
 SUMS: Final = "SHA256SUMS"
 """The manifest's file name. Each line is in ``sha256sum`` format and lists a source file (``*.py``) or extension module
 by relative path. The last line is a digest of the lines before it."""
-LIBRARY: Final = "hookmq__mypyc"
-"""The extension module that contains the code of all others."""
 VARIABLE: Final = "HOOKMQ_BUILD"
 
 
@@ -67,9 +68,9 @@ def choose_or_exit(package: str) -> Build:
 
 
 def choose(package: str) -> Build:
-    """Use the compiled modules in `package`, the hookmq folder, if they match its source. Return the chosen build.
+    """Use the compiled modules in the folder `package` if they match its source. Return the chosen build.
 
-    Call this once, before any other hookmq module is imported. Raises ImportError if
+    Call this once, in the package's ``__init__.py``, before any other module of it is imported. Raises ImportError if
     ``HOOKMQ_BUILD`` is invalid, or if it requires compiled modules that cannot be used.
     """
     wanted = os.environ.get(VARIABLE, "")
@@ -122,7 +123,7 @@ def _judge(package: str, folder: str, lines: Sequence[bytes]) -> Build:
     if changed:
         more = f" and {len(changed) - 1} more differ" if len(changed) > 1 else " differs"
         return _unused(f"the compiled build is from other source: {changed[0]}{more}")
-    return _use(extensions)
+    return _use(os.path.basename(package), extensions)
 
 
 def _listed(lines: Sequence[bytes]) -> dict[str, str] | None:
@@ -145,15 +146,14 @@ def _listed(lines: Sequence[bytes]) -> dict[str, str] | None:
     return listed
 
 
-def _use(extensions: Mapping[str, str]) -> Build:
-    """Make `extensions` importable if their library can be loaded."""
+def _use(package: str, extensions: Mapping[str, str]) -> Build:
+    """Make `extensions` importable if the library that contains the code of all of them can be loaded."""
     finder = _Finder(extensions)
     sys.meta_path.insert(0, finder)
     try:
-        importlib.import_module(LIBRARY)
-    except (
-        ImportError
-    ) as error:  # the library needs a newer libc, or the file system is mounted noexec
+        importlib.import_module(f"{package}__mypyc")
+    except ImportError as error:
+        # The library needs a newer libc, or the file system is mounted noexec.
         sys.meta_path.remove(finder)
         return _unused(f"the compiled build cannot be loaded: {error}")
     return Build("compiled", f"from this source, for {TAG}")

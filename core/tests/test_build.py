@@ -14,7 +14,6 @@ from types import ModuleType
 import hookmq
 import pytest
 from hookmq.build import (
-    LIBRARY,
     SUFFIX,
     SUMS,
     TAG,
@@ -27,6 +26,7 @@ from hookmq.build import (
 from hookmq.routing.subscription_tree import SubscriptionTree
 
 Package = Path
+LIBRARY = "hookmq__mypyc"
 
 
 def test_the_tests_run_the_build_they_were_asked_to_run() -> None:

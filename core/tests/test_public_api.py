@@ -29,6 +29,7 @@ CORE = (
     "hookmq.server_api",
     "hookmq.config_api",
     "hookmq.cli_api",
+    "hookmq.build",
 )
 """The modules of the core that plugins may import."""
 MODULES = {

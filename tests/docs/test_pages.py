@@ -63,6 +63,7 @@ def of(*kinds: str) -> list[object]:
 
 def run_python(block: Block) -> None:
     module = ModuleType("shown")
+    module.__file__ = str(block.page)
     exec(compile(block.text, str(block), "exec"), module.__dict__)
     shown = [kind for kind in vars(module).values() if isinstance(kind, type)]
     plugins = [kind for kind in shown if issubclass(kind, Plugin) and kind.__module__ == "shown"]

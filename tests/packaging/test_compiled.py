@@ -4,11 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
 import hookmq
+import hookmq_cluster
 import pytest
 from hookmq.build import TAG
+from hookmq_cluster import inbox
 from workspace import ROOT
 
 PACKAGE = ROOT / "core" / "hookmq"
@@ -55,6 +58,13 @@ def test_it_runs_and_says_so(copy: Path) -> None:
     assert told(copy, HOOKMQ_BUILD="pure") == ["pure", "HOOKMQ_BUILD says so"]
     done = run(copy, "-m", "hookmq.cli", "version")
     assert f"build        compiled (from this source, for {TAG})\n" in done.stdout
+
+
+def test_the_cluster_runs_compiled_and_says_so(copy: Path) -> None:
+    assert hookmq_cluster.BUILD == hookmq.BUILD
+    assert isinstance(inbox.__spec__.loader, ExtensionFileLoader)
+    done = run(copy, "-m", "hookmq.cli", "version")
+    assert f"build cluster compiled (from this source, for {TAG})\n" in done.stdout
 
 
 def test_a_spawned_process_runs_the_same(copy: Path) -> None:

@@ -51,6 +51,8 @@ def test_a_plugin_has_an_entry_point_in_its_own_package(member: Member) -> None:
     own = {"hookmq.cluster_commands"}
     if member.name == "hookmq-sinks":
         own = {"hookmq.sink_drivers", "hookmq.sink_sources"}
+    if member.name == "hookmq-cluster":
+        own = {"hookmq.cluster_commands", "hookmq.builds"}
     assert offered.keys() - own in ({"hookmq.plugins"}, {"hookmq.commands"}, GROUPS)
     for group, points in offered.items():
         assert points

@@ -17,6 +17,7 @@ PUBLIC = (
     "hookmq.server_api",
     "hookmq.config_api",
     "hookmq.cli_api",
+    "hookmq.build",
 )
 """The modules of the core that `docs/reference/plugin-api.md` documents. Only names in their ``__all__`` are public."""
 LIBRARIES = {"hookmq", "hookmq-testing"}

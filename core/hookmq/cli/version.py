@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the versions."""
-    from importlib_metadata import version
+    from importlib_metadata import entry_points, version
 
     from hookmq import BUILD
     from hookmq.hooks.specs import HOOK_API
@@ -29,10 +29,12 @@ def run(arguments: argparse.Namespace) -> int:
         "plugins_api": HOOK_API,
         "platform": f"{platform.system()} {platform.machine()}",
     }
+    for point in entry_points(group="hookmq.builds"):
+        found[f"build_{point.name}"] = str(point.load())
     if arguments.json:
         print(json.dumps(found))
         return 0
     found["build"] += f" ({found.pop('build_reason')})"
     for name, value in found.items():
-        print(f"{name.replace('_', ' '):<13}{value}")
+        print(f"{name.replace('_', ' '):<12} {value}")
     return 0

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 from cluster_routing import NAMES, RoutingNode, RoutingWorld
+from cluster_source import needs_the_source
 from hookmq.plugin import Message
 from hookmq.storage_api import CommitId, StoreFailed, group_owner
 from hookmq_cluster.engine import Entry, Stored
@@ -581,6 +582,7 @@ def test_packets_for_another_boot_are_ignored() -> None:
     assert not b.inbox.invalid
 
 
+@needs_the_source
 def test_a_backlog_is_delivered_in_slices_and_reading_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

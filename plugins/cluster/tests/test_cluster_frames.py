@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from cluster_source import needs_the_source
 from hookmq.plugin import Message, Properties
 from hookmq.storage_api import Dequeue, Enqueue, PutMessage, PutSession, Record
 from hookmq_cluster import frames
@@ -218,6 +219,7 @@ def test_the_error_says_what_and_where(data: bytes, text: str) -> None:
     assert text in str(caught.value)
 
 
+@needs_the_source
 def test_the_version_before_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Frames().read(header()) is not None
     [new] = encode_peer(PeerFrame(ORIGIN, (("c", True, 1, b"0"),)), 1000)

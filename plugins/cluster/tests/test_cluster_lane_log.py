@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from cluster_source import needs_the_source
 from cluster_stores import NAMES, Bench, Process
 from cluster_world import ClusterWorld
 from hookmq.mqtt_api import Publish, Pubrel
@@ -83,6 +84,7 @@ def test_a_message_is_not_forwarded_before_its_packet_id_is_stored(world: Cluste
     assert [one.payload for one in subscriber.messages] == [b"once"]
 
 
+@needs_the_source
 def test_a_commit_writes_as_much_again_as_its_own_records_allow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

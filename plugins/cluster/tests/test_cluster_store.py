@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from cluster_source import needs_the_source
 from cluster_stores import NAMES, Bench, Process
 from hookmq.plugin import ClientRecord, Message, Subscription
 from hookmq.storage_api import (
@@ -709,6 +710,7 @@ def test_a_batch_that_is_too_large_fails() -> None:
     assert "entries in this node's lanes, at most 3 are possible" in result.reason
 
 
+@needs_the_source
 def test_the_log_is_compacted_and_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "SLACK", 20_000)
     monkeypatch.setattr(compaction, "TRIM", 5_000)
@@ -729,6 +731,7 @@ def test_the_log_is_compacted_and_trimmed(monkeypatch: pytest.MonkeyPatch) -> No
     assert again.store.lanes()["n1"].live_bytes == state.live_bytes
 
 
+@needs_the_source
 def test_a_lane_whose_inbox_lags_is_not_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "SLACK", 5_000)
     monkeypatch.setattr(compaction, "TRIM", 1_000)
@@ -743,6 +746,7 @@ def test_a_lane_whose_inbox_lags_is_not_trimmed(monkeypatch: pytest.MonkeyPatch)
     assert sum(len(one.data) for one in stored) < 100_000, "nothing is written again in vain"
 
 
+@needs_the_source
 def test_nothing_is_written_again_while_a_trim_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "SLACK", 5_000)
     monkeypatch.setattr(compaction, "TRIM", 1_000)
