@@ -147,7 +147,6 @@ async def serve(
         lambda given: worker_config(arguments, worker, given), lambda: live.config
     )
     event_log = broker.event_log = ServerLog(runtime, lambda: live.config.log.level)
-
     if worker is not None:
         stop_with_supervisor(worker, server, runtime)
     try:

@@ -81,16 +81,17 @@ class CommitPause:
             self.commit()
 
     def _waits(self) -> bool:
-        fresh, awaited = self._committer.fresh, self._committer.awaited
+        fresh = self._committer.fresh
         if self._timer is not None:
-            if self._pauses == _IN_GAP or (not awaited if self._pauses == _IDLE else fresh):
+            keeps = fresh if self._pauses != _IDLE else not self._committer.awaited
+            if keeps or self._pauses == _IN_GAP:
                 return True
             self._timer.cancel()
             self._timer = None
-        idle = self._clustered and not awaited and not self._idled
-        if self._committer.running or (fresh < _MIN_UNACKNOWLEDGED and not idle):
+        idle = self._clustered and not self._idled and not self._committer.awaited
+        if (fresh < _MIN_UNACKNOWLEDGED and not idle) or self._committer.running:
             return False
-        if self._impatience and awaited:
+        if self._impatience and self._committer.awaited:
             self._impatience -= 1
             return False
         self._first = self._last = fresh

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hookmq.hooks.manager import Hooks
 from hookmq.plugin import ConfigError, Context, Plugin, hookimpl
 from hookmq_cluster.plugin import ClusterPlugin
 from hookmq_testing import load_plugins, make_plugin
@@ -44,9 +43,10 @@ class Vault(Plugin):
         return None
 
 
-def joined(*others: Plugin, **config: Any) -> Hooks:
-    """Return the hooks of a configuration with `cluster` in front of `others`."""
-    return Hooks.of(make_plugin(ClusterPlugin, config, "cluster").plugin, *others)
+def joined(*others: Plugin, **config: Any) -> None:
+    """Check a configuration with `cluster` in front of `others`."""
+    cluster = make_plugin(ClusterPlugin, config, "cluster").plugin
+    cluster.check_together([cluster, *others])
 
 
 def refusal(*others: Plugin, **config: Any) -> str:
@@ -64,13 +64,12 @@ def test_a_plugin_can_declare_that_it_works_on_each_node_separately() -> None:
     text = refusal(*bells, per_node=("gate",))
     assert "`per_node: [door]`" in text
     joined(*bells, per_node=("door", "gate"))
-    Hooks.of(*bells)
 
 
 def test_the_order_of_plugins_does_not_matter() -> None:
     cluster = make_plugin(ClusterPlugin, {}, "cluster").plugin
     with pytest.raises(ConfigError, match="'door'"):
-        Hooks.of(Doorbell(None, Context("door")), cluster)
+        cluster.check_together([Doorbell(None, Context("door")), cluster])
 
 
 def test_an_object_can_be_an_exception() -> None:
@@ -123,12 +122,13 @@ def test_sources_are_started_on_each_node(driver: str, refused: bool, tmp_path: 
         {"use": "cluster"},
         {"use": "sinks", "config": {"path": str(tmp_path), "sources": [source]}},
     ]
-    instances = load_plugins(json.dumps({"version": 1, "listeners": LISTENERS, "plugins": plugins}))
+    found = load_plugins(json.dumps({"version": 1, "listeners": LISTENERS, "plugins": plugins}))
+    cluster, sinks = (one.plugin for one in found)
     if not refused:
-        Hooks(instances)
+        cluster.check_together([cluster, sinks])
         return
     with pytest.raises(ConfigError, match=r"each node starts the sources \(in\)"):
-        Hooks(instances)
+        cluster.check_together([cluster, sinks])
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from engine_contract import appended
-from hookmq.cli import main
 from hookmq_cluster.engine import Entry
 from hookmq_cluster.filling import encode_mark
 from hookmq_cluster.inspection import stream_findings
 from hookmq_cluster.membership import Member, encode_member
 from hookmq_cluster.names import Names
 from hookmq_cluster.nats_engine import NatsEngine
+from hookmq_testing.commands import run_command
 from nats_bench import NatsBench
 from nats_server import NatsCluster
 from pages import blocks
@@ -51,7 +51,7 @@ class Checked:
         config = {"node": "a", "servers": servers, "replicas": 1, **config}
         document = {**CONFIG, "plugins": [{"use": "cluster", "config": config}]}
         self._file.write_text(json.dumps(document))
-        assert main(["cluster", "check", "-c", str(self._file), "--json"]) == code
+        assert run_command(["cluster", "check", "-c", str(self._file), "--json"]) == code
         text = self._capsys.readouterr()
         assert text.err == ""
         found: Findings = {}
@@ -318,7 +318,7 @@ def test_the_report_for_people(
     file = tmp_path / "node.yaml"
     config = {"servers": nats.urls, "replicas": 3}
     file.write_text(json.dumps({**CONFIG, "plugins": [{"use": "cluster", "config": config}]}))
-    assert main(["cluster", "check", "-c", str(file)]) == 1
+    assert run_command(["cluster", "check", "-c", str(file)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("ok      server      nats://")
     assert any(line.startswith("FAILED  stream      replicas: 3 copies") for line in lines)
