@@ -129,51 +129,26 @@ def _load(row: Row, brokers: Brokers, seconds: float, clients: int) -> tuple[int
     words = ["-q", str(row.qos)]
     home = ["-p", str(brokers.ports["a"])]
     timing = ["--duration", f"{seconds}s", "--warm-up", "0s"]
-    window = ["--window", str(WINDOW)]
+    number, window = str(clients), ["--window", str(WINDOW)]
     if not row.across:
-        words += ["--publishers", str(clients), *row.session("pair")]
+        words += ["--publishers", number, *row.session("pair")]
         pair = generator(["pair", *words, *home, *timing, *window])
         done = subprocess.run(pair, capture_output=True, text=True, check=False)
         found = result(done.stdout or done.stderr, lossy=not row.qos)
         return found["received"], found["rates"]["received"]
-    topic = ["-t", f"bench/{time.monotonic_ns()}/{{i}}"]
+    words += ["-t", f"bench/{time.monotonic_ns()}/{{i}}"]
     # The subscribers end some time after the publishers.
     ending = ["--duration", f"{seconds + 4}s", "--warm-up", "0s"]
     other = ["-p", str(brokers.ports["b"])]
+    sub = ["sub", "--subscribers", number, *words, *row.session("sub"), *other, *ending]
     subscribers = subprocess.Popen(
-        generator(
-            [
-                "sub",
-                "--subscribers",
-                str(clients),
-                *words,
-                *row.session("sub"),
-                *other,
-                *topic,
-                *ending,
-            ]
-        ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        generator(sub), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
         # The generator does not say when it has subscribed. If it is late, the run is void.
         time.sleep(2.0)
-        pub = generator(
-            [
-                "pub",
-                "--publishers",
-                str(clients),
-                *words,
-                *row.session("pub"),
-                *home,
-                *topic,
-                *timing,
-                *window,
-            ]
-        )
-        done = subprocess.run(pub, capture_output=True, text=True, check=False)
+        pub = ["pub", "--publishers", number, *words, *row.session("pub"), *home, *timing, *window]
+        done = subprocess.run(generator(pub), capture_output=True, text=True, check=False)
         sent = result(done.stdout or done.stderr, lossy=False)
         received = result(subscribers.communicate(timeout=seconds + 60)[0], lossy=not row.qos)
     finally:

@@ -289,7 +289,7 @@ def tail(rate: int, seconds: float) -> str:
             ]
         )  # fmt: skip
         try:
-            time.sleep(1)  # until the tail has subscribed
+            time.sleep(1)  # curl does not say when the tail has subscribed
             assert follow.poll() is None
             share, followed = forwarded(pid, port, rate, seconds)
         finally:

@@ -6,7 +6,7 @@ import struct
 from typing import Final
 
 from .durable_load import Void
-from .queue_client import QUEUE, SIZE, TAIL, connect, exactly
+from .queue_client import QUEUE, SIZE, TAIL, connect, exactly, numbered
 
 
 def _short(text: str) -> bytes:
@@ -81,8 +81,7 @@ class AmqpProducer(_Amqp):
 
     def messages(self, first: int, count: int) -> bytes:
         """Return three frames for each message."""
-        pack, head = self._form.pack, self._head
-        return b"".join([pack(head, first + i, TAIL, 0xCE) for i in range(count)])
+        return numbered(self._form, self._head, first, count, 0xCE)
 
     def read(self, data: bytes) -> None:
         """Process confirms. Each one confirms a single message, or all messages up to and including one."""

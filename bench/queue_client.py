@@ -7,6 +7,7 @@ understand only what the servers send in an error-free run, and raise Void for a
 
 from __future__ import annotations
 
+import struct
 from socket import IPPROTO_TCP, TCP_NODELAY, create_connection
 from socket import socket as Socket
 from typing import Final, Protocol
@@ -57,6 +58,14 @@ def connect(port: int) -> Socket:
     connection = create_connection(("127.0.0.1", port), TIMEOUT)
     connection.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
     return connection
+
+
+def numbered(
+    form: struct.Struct, head: bytes, first: int, count: int, end: bytes | int = b"\r\n"
+) -> bytes:
+    """Return `count` messages that `form` packs from the same `head`, a number from `first` on, `TAIL` and `end`."""
+    pack = form.pack
+    return b"".join([pack(head, first + i, TAIL, end) for i in range(count)])
 
 
 def exactly(connection: Socket, count: int) -> bytes:

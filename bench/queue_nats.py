@@ -6,7 +6,7 @@ import json
 import struct
 
 from .durable_load import Void
-from .queue_client import QUEUE, SIZE, TAIL, connect, exactly
+from .queue_client import QUEUE, SIZE, TAIL, connect, exactly, numbered
 
 
 class _Nats:
@@ -72,8 +72,7 @@ class NatsProducer(_Nats):
 
     def messages(self, first: int, count: int) -> bytes:
         """Return PUB lines."""
-        pack, head = self._form.pack, self._head
-        return b"".join([pack(head, first + i, TAIL, b"\r\n") for i in range(count)])
+        return numbered(self._form, self._head, first, count)
 
     def read(self, data: bytes) -> None:
         """Count the stream's answers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from .durable_load import Void
-from .queue_client import SIZE, TAIL, connect, exactly
+from .queue_client import SIZE, TAIL, connect, exactly, numbered
 
 
 def _redis(*words: bytes) -> bytes:
@@ -35,8 +35,7 @@ class RedisProducer:
 
     def messages(self, first: int, count: int) -> bytes:
         """Return XADD commands."""
-        pack, head = self._form.pack, self._head
-        return b"".join([pack(head, first + i, TAIL, b"\r\n") for i in range(count)])
+        return numbered(self._form, self._head, first, count)
 
     def read(self, data: bytes) -> None:
         """Count the entry ids in the replies. Each id takes two lines."""

@@ -178,7 +178,7 @@ ignore_missing_imports = True
 [mypy-{name}.*]
 follow_imports = normal
 """
-"""mypy's configuration. `make check` has checked the types. What a package imports from others is not read: their
+"""mypy's configuration. `make check` has checked the types. Imports from other packages are not read: their
 constants must not be compiled in, and compiled modules then work with every version of the others."""
 
 

@@ -115,5 +115,5 @@ class PerNode(Protocol):
     """
 
     per_node: str
-    """What is separate on each node, as a part of a sentence without a full stop. Empty if this object can be used in a
-    cluster. May be a property."""
+    """A clause that says how the nodes are separate, such as "each node has its own queues". Empty if this object can be
+    used in a cluster. May be a property."""

@@ -37,7 +37,7 @@ async def _findings(arguments: argparse.Namespace) -> "AsyncIterator[Finding]":
     if config.workers and not config.servers:
         yield await inspect_own_server()
         return
-    # The findings say what is logged here.
+    # Log events are dropped, because the findings have the same facts.
     runtime = ChildRuntime(lambda _level, _event, /, **_fields: None)
     inspection = Inspection(config, nodes_of(plugin), plugin.options, runtime)
     async for one in inspection.run():
@@ -45,7 +45,7 @@ async def _findings(arguments: argparse.Namespace) -> "AsyncIterator[Finding]":
 
 
 async def check(arguments: argparse.Namespace) -> int:
-    """Print what a node would find. Return 1 if it could not start."""
+    """Print the findings. Return 1 if a node with this configuration could not start."""
     failed = False
     async for one in _findings(arguments):
         failed |= one.state == "failed"

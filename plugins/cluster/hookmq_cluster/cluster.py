@@ -402,7 +402,7 @@ class JoinedCluster:
 
     def _kicked(self, node: str, kick: Kick) -> None:
         client_id = kick.client_id
-        # The log decides who has a durable session.
+        # The log decides which node has a durable session.
         if self._order.is_older(client_id, kick.stamp, node) and not self.store.has_durable(
             client_id
         ):

@@ -1,4 +1,4 @@
-"""What a node finds in NATS when it starts, found out without changing anything: for `hookmq cluster check`."""
+"""The checks of NATS that a node makes when it starts, without changing anything: for `hookmq cluster check`."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 
 
 async def inspect_own_server() -> Finding:
-    """Return what there is to say about the nats-server that a broker with workers starts."""
+    """Check the nats-server that a broker with workers starts."""
     try:
         version = await check_program(find_program())
     except EngineError as error:
@@ -170,7 +170,7 @@ class Inspection:
 
 
 def stream_findings(found: dict[str, Any] | None, name: str, replicas: int) -> list[Finding]:
-    """Return what there is to say about a stream. `found` is JetStream's information, or None if there is no stream."""
+    """Check a stream. `found` is JetStream's information about it, or None if the stream does not exist."""
     copies = f"{replicas} {'copy' if replicas == 1 else 'copies'}"
     if found is None:
         text = f"{name} does not exist; the first node creates it with {copies}"

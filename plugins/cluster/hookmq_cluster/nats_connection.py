@@ -22,7 +22,7 @@ FULL: Final = 64 << 20
 """Unsent bytes from which a connection is full. Messages that are not stored are then dropped."""
 DEFAULT_PORT: Final = 4222
 _REFUSALS: Final = ("authorization violation", "authentication expired", "authentication revoked")
-"""What servers say if they refuse a user. Their other errors may be temporary, such as too many connections."""
+"""The errors of a server that refuses a user. Its other errors may be temporary, such as too many connections."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which permissions a user of NATS lacks, found out without changing anything in NATS."""
+"""Find the permissions that a user of NATS lacks, without changing anything in NATS."""
 
 from functools import partial
 from typing import Final
@@ -15,7 +15,7 @@ from hookmq_cluster.waiting import answer
 PATIENCE: Final = 5.0
 """Seconds to wait for a connection, and for the answer of JetStream."""
 _ELSEWHERE: Final = b"NATS/1.0\r\nNats-Expected-Stream: -\r\n\r\n"
-"""The header of a message that no stream stores: there is no stream with this name."""
+"""The header of a message that no stream stores, because it requires a stream with the name `-`."""
 _MALFORMED: Final = b"["
 """A request that JetStream refuses."""
 
@@ -23,9 +23,9 @@ _MALFORMED: Final = b"["
 async def missing_permissions(
     options: NatsOptions, names: Names, node: str, create: bool
 ) -> list[str]:
-    """Return what the servers say about each subject of the cluster that the user may not use.
+    """Return the error of the server for each subject of the cluster that the user may not use.
 
-    With `create`, this includes the permission to create the stream. Raises EngineError if there is no connection.
+    With `create`, this includes the permission to create the stream. Raises EngineError if no server can be used.
     """
     denied: list[str] = []
 
@@ -41,7 +41,7 @@ async def missing_permissions(
         for subject in (names.everyone, names.node(node)):
             client.subscribe(subject, lambda *_message: None)
         client.write(_trials(names, create))
-        # The server reports what it denies before it answers this.
+        # The server reports denied subjects before it answers this request.
         info = f"STREAM.INFO.{names.stream}"
         await answer(runtime, partial(call_api, client, runtime, info, None, timeout=PATIENCE))
     finally:

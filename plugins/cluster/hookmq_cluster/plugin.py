@@ -44,7 +44,7 @@ from hookmq_cluster.workers import ClusterWorkers
 
 DEFAULT_SERVERS: Final = ("nats://127.0.0.1:4222",)
 _JOINING: Final = 366 * 86400.0
-"""Seconds that joining may take: without an end, since a node waits for NATS, and may have to wait for a lease."""
+"""Seconds that joining may take: a year, because a node waits for NATS as long as necessary. No timer is infinite."""
 
 
 class ClusterPlugin(Plugin):

@@ -318,7 +318,7 @@ class ClusterStore:
         self._finish(commit, last)
 
     def _append_late(self, commit: PendingCommit) -> None:
-        """Append what is left of a commit. No commit that starts later comes before it."""
+        """Append the entries in `commit.late`. They precede every commit that starts later."""
         late = [entry._replace(expect=None) for lane, entry in commit.late if lane in self._lanes]
         for number, part in enumerate(split_entries(late, self._engine.max_batch)):
             key = f"{self._boot}/{commit.id.number}/late{number}"

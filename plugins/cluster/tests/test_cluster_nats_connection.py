@@ -256,7 +256,7 @@ def test_servers_are_waited_for_without_an_end() -> None:
         assert fields["servers"] == dict.fromkeys(cluster.urls, "connection refused")
         first.start()
         first.wait()
-        # Without a majority, there is no stream.
+        # The stream can be created only with a majority of the servers.
         bench.wait(lambda: "cluster.stream_awaited" in [one[1] for one in bench.logged], 30.0)
         assert not opening.done()
         for one in others:

@@ -126,7 +126,7 @@ def _fenced(world: World) -> Iterator[str]:
 
 
 def drained(world: World, name: str, clients: Iterable[Client]) -> Iterator[str]:
-    """Yield what the drained node `name` has, although it must be empty."""
+    """Yield a line for each thing that the drained node `name` has, although it must be empty."""
     yield from world.remains(name)
     for client in clients:
         for connection in (client.connection, *client.former):

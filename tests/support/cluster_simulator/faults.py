@@ -46,8 +46,8 @@ class FaultMaker:
         return f"{kind} {name}"
 
     def operate(self) -> str:
-        """Do what operators do: start a node, put a drained one back into service, or move a lane. Return a description,
-        or an empty string if nothing of that is possible now."""
+        """Act as an operator: start a node, put a drained one back into service, or move a lane. Return a description, or
+        an empty string if none of these is possible now."""
         for operation in self._random.sample((self.start, self._undrain, self._move), 3):
             if text := operation():
                 return text

@@ -66,7 +66,7 @@ class World(ClusterWorld):
         self.drained = 0
         """How many drains have completed."""
         self.remainders: list[str] = []
-        """What a node still had when its drain was complete."""
+        """Clients, lanes and relays that a node still had when its drain was complete, as text."""
 
     def boot(self, name: str) -> None:
         """Start the process of a node. It joins the cluster later."""
@@ -139,7 +139,7 @@ class World(ClusterWorld):
         clock.call_soon(lambda: node.broker.drain("", drained))
         self.clock.call_later(STOPPING, end)
 
-    # what operators do -------------------------------------------------------------------------------------------
+    # operators ---------------------------------------------------------------------------------------------------
 
     def move(self, name: str, lane: str, to: str) -> bool:
         """Tell a node to give a lane to another one. Return whether it was running."""
@@ -180,7 +180,7 @@ class World(ClusterWorld):
             self.remainders.append(f"node {name} is drained, and still relays clients")
 
     def remains(self, name: str) -> Iterator[str]:
-        """Yield what the drained node `name` must not have any more."""
+        """Yield a line for each thing that the drained node `name` must not have any more."""
         lanes = sorted(self.cluster(name).keeper.open)
         clients = sorted(self.nodes[name].broker.state.sessions)
         if lanes or clients:
