@@ -21,19 +21,19 @@ from hookmq.storage_api import (
 
 from hookmq_cluster.away_state import AwayState
 from hookmq_cluster.commit_hold import CommitHold
-from hookmq_cluster.engine import Appended, Engine, Entry, Refused, Stored, Unavailable
+from hookmq_cluster.engine import Appended, Engine, Entry, Refused, Unavailable
 from hookmq_cluster.expired_search import ExpiredSearch
-from hookmq_cluster.frames import Frames, Origin
-from hookmq_cluster.lane_log import ATTEMPTS, RETRY, LaneLog, Opened
+from hookmq_cluster.frames import Origin
+from hookmq_cluster.lane_log import RETRY, LaneLog, Opened
 from hookmq_cluster.lane_state import ID_BITS, LaneState
 from hookmq_cluster.names import Names
 from hookmq_cluster.pending_commit import (
     CommitCounters,
     PendingCommit,
-    origin_of,
     split_entries,
 )
 from hookmq_cluster.placement import Placement, Retained
+from hookmq_cluster.result_search import Renew, ResultSearch
 
 
 class ClusterStore:
@@ -64,7 +64,7 @@ class ClusterStore:
         outgoing: Callable[[], list[Entry]],
         committed: Callable[[CommitId, int], None],
         lost: Callable[[str, str], None],
-        renew: Callable[[str, Callable[[int | Refused | Unavailable], None]], None] | None = None,
+        renew: Renew | None = None,
     ) -> None:
         self.identity = f"{names.cluster}/{node}/{boot}"
         self._engine = engine
@@ -84,6 +84,7 @@ class ClusterStore:
         self._opened: set[str] = set()
         """All lanes that this process has ever opened. They may contain its message ids."""
         self._lanes: dict[str, LaneLog] = {}
+        self._search = ResultSearch(engine, names, runtime, self._lanes, self.set_fence)
         self.placement = Placement(home, self._lanes)
         self._failure = ""
         self.hold = CommitHold()
@@ -341,34 +342,9 @@ class ClusterStore:
     # lost lanes ------------------------------------------------------------------------------------------------------
 
     def _refused(self, commit: PendingCommit, refused: Refused) -> None:
-        """Find out which fences have changed, whatever the engine says: more than one may have."""
         self.counters.refused += 1
-        waiting = self._fences_of(commit)
-        if not waiting:
-            self._lose(commit, refused, {})
-        found: dict[str, str] = {}
-
-        def ask(lane: str, attempts: int) -> None:
-            self._engine.last(self._names.own(lane), partial(seen, lane, attempts), exact=True)
-
-        def seen(lane: str, attempts: int, stored: Stored | None | Unavailable) -> None:
-            if isinstance(stored, Unavailable) and attempts < ATTEMPTS:
-                self._runtime.call_later(RETRY, partial(ask, lane, attempts + 1))
-                return
-            waiting.discard(lane)
-            log = self._lanes.get(lane)
-            if isinstance(stored, Unavailable):
-                found[lane] = f"the owner of lane {lane!r} cannot be read: {stored.reason}"
-            elif log is not None and stored is None:
-                text = "the log was deleted, and another one was made"
-                found[lane] = f"nobody owns lane {lane!r}: {text}"
-            elif log is not None and stored is not None and stored.sequence != log.fence:
-                found[lane] = f"another process owns lane {lane!r}: {refused.reason}"
-            if not waiting:
-                self._lose(commit, refused, found)
-
-        for lane in list(waiting):
-            ask(lane, 1)
+        lanes = self._fences_of(commit)
+        self._search.lost_lanes(lanes, refused.reason, partial(self._lose, commit, refused))
 
     def _fences_of(self, commit: PendingCommit) -> set[str]:
         return set(commit.frames) | (set() if self.homeless else {self._home})
@@ -429,65 +405,26 @@ class ClusterStore:
             return
         self.counters.unknown += 1
         self._runtime.log("warning", "cluster.commit_unknown", reason=reason)
-        waiting = self._fences_of(commit)
-        if not waiting:
+        lanes = self._fences_of(commit)
+        if lanes:
+            self._search.renew_fences(lanes, renew, partial(self._renewed, commit))
+        else:
             self._runtime.call_later(RETRY, partial(self._again, commit))
 
-        def ask(lane: str) -> None:
-            renew(lane, partial(renewed, lane))
+    def _renewed(self, commit: PendingCommit, refused: Refused | None) -> None:
+        if refused is not None:
+            self._refused(commit, refused)
+        else:
+            origin = Origin(self._node, self._boot, commit.id.number)
+            self._search.find(commit, origin, partial(self._found, commit))
 
-        def renewed(lane: str, result: int | Refused | Unavailable) -> None:
-            if isinstance(result, Unavailable):
-                self._runtime.call_later(RETRY, partial(ask, lane))
-            elif lane not in waiting:
-                return
-            elif isinstance(result, Refused):
-                waiting.clear()
-                self._refused(commit, result)
-            else:
-                self.set_fence(lane, result)
-                waiting.discard(lane)
-                if not waiting:
-                    self._look_for(commit)
-
-        for lane in waiting:
-            ask(lane)
-
-    def _look_for(self, commit: PendingCommit) -> None:
-        """Look for the first frame of `commit` behind the newest known frame of its lane."""
-        lane = next(iter(commit.frames), None)
-        log = self._lanes.get(lane) if lane is not None else None
-        if lane is None or log is None:
-            self._make_again(commit)
-            return
-        parts = len(commit.frames[lane].entries)
-        origin = Origin(self._node, self._boot, commit.id.number)
-        frames = Frames()
-        subject = self._names.lane(lane)
-
-        def read(after: int) -> None:
-            self._engine.read([subject], after, partial(found, after))
-
-        def found(after: int, page: list[Stored] | Unavailable) -> None:
-            if isinstance(page, Unavailable):
-                self._runtime.call_later(RETRY, partial(read, after))
-                return
-            for stored in page:
-                if origin_of(frames, stored) == origin:
-                    first = stored.sequence - parts + 1
-                    size = len(commit.last_part()) + len(commit.others)
-                    self._appended(commit, first, first + size - 1)
-                    return
-            if page:
-                read(page[-1].sequence)
-            else:
-                self._make_again(commit)
-
-        read(log.state.newest)
-
-    def _make_again(self, commit: PendingCommit) -> None:
-        self._fence_again(commit)
-        self._again(commit)
+    def _found(self, commit: PendingCommit, first: int) -> None:
+        if first:
+            size = len(commit.last_part()) + len(commit.others)
+            self._appended(commit, first, first + size - 1)
+        else:
+            self._fence_again(commit)
+            self._again(commit)
 
     # queues ----------------------------------------------------------------------------------------------------------
 
