@@ -14,10 +14,11 @@ from hookmq.storage.cluster import (
     Remote,
     RemoteMatch,
     RemoteRoute,
+    Transfer,
 )
 from hookmq.storage.cluster_packets import RemotePackets
 
 __all__ = [
     "Cluster", "Here", "Node", "Place", "Redirect", "Refused", "Relay", "RelayTarget", "RelayedConnection", "Relaying",
-    "Remote", "RemoteMatch", "RemotePackets", "RemoteRoute",
+    "Remote", "RemoteMatch", "RemotePackets", "RemoteRoute", "Transfer",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ CONFIG = """version: 1
 listeners: [{name: tcp, type: tcp, bind: "127.0.0.1:0"}]
 auth: {default: allow}
 authz: {default: allow}
-plugins: [{use: cluster, config: {workers: 2, lease: 3s}}]
+plugins: [{use: cluster, config: {workers: 2, lease: 3s, together: "^(site[0-9]+)-"}}]
 """
 
 
@@ -80,6 +80,20 @@ class Machine:
                 return client
             client.disconnect()
         raise AssertionError(f"no connection reached {worker}")
+
+    async def worker_of(self, client_id: str, count: int = 1) -> str:
+        """Return the worker of this connection of the client."""
+        return str((await self.event("client.connected", count, client_id=client_id))["worker"])
+
+    def pid(self, worker: str) -> int:
+        """Return the id of the worker's newest process."""
+        return int(
+            next(
+                one["process"]
+                for one in reversed(self.log)
+                if one["event"] == "worker.spawned" and one["worker"] == worker
+            )
+        )
 
     async def stop(self) -> int:
         self.process.terminate()
@@ -156,10 +170,7 @@ async def test_a_killed_worker_comes_back_with_its_sessions(tmp_path: Path) -> N
         client = await found.connect("w0", "durable", session_expiry_interval=3600)
         await client.subscribe("t", 1)
         publisher = await found.connect("w1", "publisher")
-        pid = next(
-            one["process"] for one in found.log if one["event"] == "worker.spawned" and one["worker"] == "w0"
-        )  # fmt: skip
-        os.kill(pid, signal.SIGKILL)
+        os.kill(found.pid("w0"), signal.SIGKILL)
         await found.event("worker.ended", worker="w0")
         await client.wait_closed()
         await publisher.publish("t", b"kept", 1)
@@ -167,6 +178,37 @@ async def test_a_killed_worker_comes_back_with_its_sessions(tmp_path: Path) -> N
         await client.reconnect()
         assert client.session_present
         assert (await client.message()).payload == b"kept"
+        assert await found.stop() == 0
+
+
+async def test_clients_that_belong_together_use_one_worker(tmp_path: Path) -> None:
+    async with machine(tmp_path) as found:
+        port = await found.port()
+        homes: dict[int, str] = {}
+        clients: list[AsyncioClient] = []
+        for site in range(6):
+            names = [f"site{site}-{number}" for number in range(5)]
+            clients += [await AsyncioClient(name).connect(port) for name in names]
+            [homes[site]] = {await found.worker_of(name) for name in names}
+        assert set(homes.values()) == {"w0", "w1"}
+        first = clients[0]
+        await first.subscribe("t", 1)
+        for client in clients:
+            await client.publish("t", client.client_id.encode(), 1)
+        payloads = {(await first.message()).payload for _ in clients}
+        assert payloads == {client.client_id.encode() for client in clients}
+
+        # While their worker is away, its clients stay where the kernel sends them. Nobody is refused.
+        home = homes[0]
+        other = "w1" if home == "w0" else "w0"
+        os.kill(found.pid(home), signal.SIGKILL)
+        await first.wait_closed()
+        await first.reconnect()
+        assert await found.worker_of("site0-0", 2) == other
+        await found.event("node.started", 2, worker=home)
+        await first.reconnect()
+        assert await found.worker_of("site0-0", 3) == home
+        assert not [one for one in found.log if one["event"] == "connect.refused"]
         assert await found.stop() == 0
 
 

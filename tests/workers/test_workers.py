@@ -300,7 +300,7 @@ def test_the_option_overrides_the_number(tmp_path: Path) -> None:
         (["--workers", "0"], 2, "option --workers: expected auto or a number from 1 to 1024, found '0'"),
         (["--workers", "2", "-o", "plugins.1.enabled=false"], 2, "no plugin joins several processes"),
         (["-o", "plugins.1.config.count=0"], 3, "expected at least 1 worker, found 0"),
-        (["-o", "listeners.2.bind=127.0.0.1:65535"], 2, "the ports 65535 to 65536 of 2 workers"),
+        (["-o", "listeners.2.bind=127.0.0.1:65535"], 2, "the ports 65535 to 65536 of the workers"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused(

@@ -3,12 +3,17 @@
     keep --CONNECT is valid--> hold --Here--> release: the connection reads the bytes that were kept
                                  |
                                  +--Relaying--> start: bytes pass in both directions until either side closes
+                                 |
+                                 +--Transfer--> transfer: another process of this machine has the socket
 
 The connection hands the bytes over as received. Its phase is DECIDING while they are held, and RELAYED after `start`.
 """
 
+from collections.abc import Callable
+
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.connection_state import Phase
+from hookmq.model.client import Peer, Scope
 from hookmq.model.events import DisconnectReason, EndedBy
 from hookmq.mqtt.framing import frame
 from hookmq.mqtt.reason_codes import ReasonCode
@@ -62,6 +67,17 @@ class ClientRelay:
         data = b"".join(self._chunks)
         self._chunks.clear()
         return data[self._held :]
+
+    def transfer(self, send: Callable[[int, Peer, Scope, bytes], bool]) -> bool:
+        """Pass the client's socket to another process. Return False if that is not possible."""
+        connection = self._connection
+        descriptor = getattr(connection.wire, "descriptor", None)
+        data = b"".join(self._chunks)
+        if descriptor is None or not send(descriptor, connection.peer, connection.scope, data):
+            return False
+        connection.wire.abort()
+        self._end(ReasonCode.SUCCESS, "another process has the connection")
+        return True
 
     def start(self, relaying: Relaying) -> None:
         """Pass all bytes to another node from now on."""
@@ -117,20 +133,18 @@ class ClientRelay:
         if connection.phase is not Phase.RELAYED:
             return
         if self.answered:
-            reason = "the other node has closed the connection"
-            connection.end(
-                DisconnectReason(ReasonCode.UNSPECIFIED_ERROR, EndedBy.SERVER, error=reason)
-            )
+            self._end(ReasonCode.UNSPECIFIED_ERROR, "the other node has closed the connection")
         else:
-            connection.refuse(
-                ReasonCode.SERVER_UNAVAILABLE, "the node with the session did not answer"
-            )
+            reason = "the node with the session did not answer"
+            connection.refuse(ReasonCode.SERVER_UNAVAILABLE, reason)
+
+    def _end(self, code: ReasonCode, reason: str) -> None:
+        self._connection.end(DisconnectReason(code, EndedBy.SERVER, error=reason))
 
     def abort(self) -> None:
         """Close the client's connection at once."""
-        connection = self._connection
-        if connection.phase is Phase.RELAYED:
-            connection.wire.abort()
+        if self._connection.phase is Phase.RELAYED:
+            self._connection.wire.abort()
             self.answered = True
             self.close()
 

@@ -33,10 +33,7 @@ from hookmq.storage.records import (
 
 
 def claim(
-    connection: ClientConnection,
-    client: ClientInfo,
-    durable: bool,
-    enter: Callable[[], None],
+    connection: ClientConnection, client: ClientInfo, durable: bool, enter: Callable[[], None]
 ) -> None:
     """Call `enter` once the cluster has made this node the only one that has the client. Refuse the client if that fails.
     The connection may have ended by then.

@@ -250,11 +250,8 @@ class ClientConnection(ConnectionState):
             self.refuse(ReasonCode.SERVER_UNAVAILABLE, "took too long to connect")
         # [MQTT-3.14.0-1]: nothing is sent to a client that has not sent CONNECT
         elif self.phase is Phase.NEW:
-            self.end(
-                DisconnectReason(
-                    ReasonCode.KEEP_ALIVE_TIMEOUT, EndedBy.SERVER, error="no CONNECT in time"
-                )
-            )
+            late = ReasonCode.KEEP_ALIVE_TIMEOUT
+            self.end(DisconnectReason(late, EndedBy.SERVER, error="no CONNECT in time"))
 
     def watch_keep_alive(self) -> None:
         """Expect a packet within one and a half times the keep alive [MQTT-3.1.2-22] [MQTT311-3.1.2-24]."""

@@ -91,6 +91,14 @@ class _Stream:
 
     # called by the core: Wire
 
+    @property
+    def descriptor(self) -> int | None:
+        """The descriptor of the socket. None if TLS or unsent bytes prevent other processes from using the socket."""
+        transport, plain = self._transport, self._gate.transport in _OPEN
+        if transport is None or not plain or transport.get_write_buffer_size():
+            return None
+        return cast("int", transport.get_extra_info("socket").fileno())
+
     def write(self, data: bytes) -> None:
         """Send `data`. The data is ignored while the connection is closing."""
         if not self._closing and self._transport is not None:

@@ -143,16 +143,15 @@ def take_identity(environ: MutableMapping[str, str] = os.environ) -> WorkerIdent
 def check_listeners(listeners: Sequence[ListenerSettings], count: int) -> None:
     """Raise ConfigError if workers cannot share one of `listeners`."""
     for listener in listeners:
-        if listener.type not in TYPES:
-            raise ConfigError(
-                f"listener {listener.name!r}: workers cannot share a listener of type {listener.type}, which a plugin"
-                " opens"
-            )
-        if listener.type in HTTP:
-            port = parse_bind(listener.bind)[1]
-            if port + count - 1 > 65535:
+        what, kind = f"listener {listener.name!r}", listener.type
+        if kind not in TYPES:
+            raise ConfigError(f"{what}: workers cannot share a plugin's listener of type {kind}")
+        if kind in HTTP:
+            first = parse_bind(listener.bind)[1]
+            last = first + count - 1
+            if last > 65535:
                 raise ConfigError(
-                    f"listener {listener.name!r}: the ports {port} to {port + count - 1} of {count} workers do not exist"
+                    f"{what}: the ports {first} to {last} of the workers exceed 65535"
                 )
 
 

@@ -99,7 +99,19 @@ class Redirect(NamedTuple):
     relaying: Relaying
 
 
-Place = Here | Refused | Relaying | Redirect
+class Transfer(NamedTuple):
+    """The client belongs to another process of this machine, which can go on with its socket.
+
+    ``send(descriptor, peer, scope, data)`` passes on the client's socket and the bytes read from it, which begin with its
+    CONNECT. It must not block. If it returns True, the broker closes its own descriptor, and the connection stays open.
+    If it returns False, or if a socket is not enough because the client uses TLS or WebSocket, `otherwise` applies.
+    """
+
+    send: Callable[[int, Peer, Scope, bytes], bool]
+    otherwise: Here | Relaying | Redirect
+
+
+Place = Here | Refused | Relaying | Redirect | Transfer
 """Where a client belongs: to this node, nowhere for now, or to another node."""
 
 

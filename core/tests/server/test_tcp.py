@@ -1,6 +1,7 @@
 """Test TCP: byte order, flow control in both directions, limits, and how connections end."""
 
 import asyncio
+import os
 import socket
 import struct
 from typing import Any
@@ -310,3 +311,38 @@ def test_peer_of_any_address(address: object) -> None:
     assert peer.transport == "tcp"
     assert not peer.host.startswith("::ffff:")
     assert peer.port == (address[1] if isinstance(address, tuple) else 0)
+
+
+async def test_another_process_can_go_on_with_the_socket(
+    listen: Any, dial: Any, broker: Any
+) -> None:
+    reader, writer = await dial(await listen())
+    connection = await broker.next()
+    writer.write(b"first")
+    await connection.until_received(b"first")
+    copy = socket.socket(fileno=os.dup(connection.wire.descriptor))
+    connection.wire.abort()
+    await connection.until_ended()
+    assert connection.wire.descriptor is None
+    with copy:
+        copy.setblocking(False)
+        loop = asyncio.get_running_loop()
+        writer.write(b"second")
+        assert await loop.sock_recv(copy, 100) == b"second"
+        await loop.sock_sendall(copy, b"answer")
+        assert await reader.readexactly(6) == b"answer"
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_a_socket_with_unsent_bytes_has_no_descriptor(
+    listen: Any, dial: Any, broker: Any
+) -> None:
+    listener = await listen()
+    sock = raw(listener)
+    connection = await broker.next()
+    assert connection.wire.descriptor is not None
+    connection.wire.write(bytes(50_000_000))  # more than the kernel takes
+    assert connection.wire.descriptor is None
+    sock.close()
+    await connection.until_ended()

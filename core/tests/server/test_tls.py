@@ -114,6 +114,17 @@ async def test_ciphers(listen: Any, dial: Any, broker: Any, files: Any) -> None:
     assert cipher[0].endswith("AES256-GCM-SHA384")
 
 
+async def test_a_tls_connection_has_no_descriptor(
+    listen: Any, dial: Any, broker: Any, files: Any
+) -> None:
+    listener = await listen(type="tls", tls=tls(files))
+    _, writer = await dial(listener, ssl=files.client(), server_hostname="localhost")
+    connection = await broker.next()
+    assert connection.wire.descriptor is None
+    writer.close()
+    await connection.until_ended()
+
+
 async def test_close_flushes_over_tls(listen: Any, dial: Any, broker: Any, files: Any) -> None:
     reader, _ = await dial(
         await listen(type="tls", tls=tls(files)), ssl=files.client(), server_hostname="localhost"

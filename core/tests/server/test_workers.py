@@ -105,9 +105,9 @@ def test_shared_sockets_are_opened_once_and_not_inherited() -> None:
 
 def test_listeners_that_workers_cannot_share() -> None:
     check_listeners(LISTENERS, 4)
-    with pytest.raises(ConfigError, match="cannot share a listener of type quic"):
+    with pytest.raises(ConfigError, match="cannot share a plugin's listener of type quic"):
         check_listeners([ListenerSettings("q", "quic", bind="x")], 2)
-    with pytest.raises(ConfigError, match="the ports 65534 to 65537 of 4 workers do not exist"):
+    with pytest.raises(ConfigError, match="the ports 65534 to 65537 of the workers exceed 65535"):
         check_listeners([ListenerSettings("h", "http", bind="127.0.0.1:65534")], 4)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 import msgpack  # type: ignore[import-untyped]
-from hookmq.cluster_api import Here, Place, Redirect, Refused, Relaying
+from hookmq.cluster_api import Here, Place, Redirect, Refused, Relaying, Transfer
 from hookmq.plugin import ClientInfo, ReasonCode, Runtime
 
 from hookmq_cluster.engine import Appended, Engine, Entry, Stored, Unavailable
@@ -59,9 +59,11 @@ class Claims:
         lane_of: Callable[[str], str | None],
         place: Callable[[str, str], None],
         owner: Callable[[str], Member | None],
-        relaying: Callable[[Member, str], Relaying | Redirect],
+        relaying: Callable[[Member, str], Relaying | Redirect | Transfer],
         kick: Callable[[str], None],
     ) -> None:
+        self.newcomer: Callable[[str], Here | Transfer] = _here
+        """Returns where a client belongs that has no session."""
         self._engine = engine
         self._names = names
         self._runtime = runtime
@@ -76,8 +78,14 @@ class Claims:
         """The sequence of the entry of clients that have no session, from the last lookup."""
 
     def locate(self, client_id: str, done: Callable[[Place], None]) -> None:
-        """Find the node that has the client's session; see `hookmq.cluster_api.Cluster.locate`."""
-        self._look(client_id, done, exact=False)
+        """Find the node that has the client's session, or the one for a client without; see
+        `hookmq.cluster_api.Cluster.locate`."""
+
+        def located(place: Place) -> None:
+            new = isinstance(place, Here) and self._lane_of(client_id) is None
+            done(self.newcomer(client_id) if new else place)
+
+        self._look(client_id, located, exact=False)
 
     def _look(self, client_id: str, done: Callable[[Place], None], exact: bool) -> None:
         def found(stored: Stored | None | Unavailable) -> None:
@@ -159,3 +167,7 @@ class Claims:
                 done(_LOST if isinstance(result, NotAppended) else _UNAVAILABLE)
 
         self._engine.commit((entry,), answered)
+
+
+def _here(client_id: str) -> Here:
+    return Here()

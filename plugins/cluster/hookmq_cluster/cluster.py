@@ -16,6 +16,7 @@ from hookmq.cluster_api import (
     RelayTarget,
     RemotePackets,
     RemoteRoute,
+    Transfer,
 )
 from hookmq.plugin import (
     ClientInfo,
@@ -89,7 +90,7 @@ class JoinedCluster:
         node: str,
         boot: str,
         lease: float,
-        relaying: Callable[[Member, str], Relaying | Redirect],
+        relaying: Callable[[Member, str], Relaying | Redirect | Transfer],
         clients: str = "",
         end_relays: Callable[[int], int] = lambda _: 0,
     ) -> None:
@@ -329,12 +330,16 @@ class JoinedCluster:
 
     def _next_owner(self) -> Member | None:
         """Return the node that should take a lane, or None: the one with the fewest lanes."""
-        members = [
-            member for member in self.membership.others.values() if not self.is_stopping(member)
-        ]
         return min(
-            members, key=lambda member: (len(self.lanes.of(member.node)), member.node), default=None
+            self.staying(),
+            key=lambda member: (len(self.lanes.of(member.node)), member.node),
+            default=None,
         )
+
+    def staying(self) -> list[Member]:
+        """Return the other nodes that take lanes and new clients."""
+        others = self.membership.others.values()
+        return [member for member in others if not self.is_stopping(member)]
 
     async def give_lane(self, lane: str, to: Member | None, moved: bool = False) -> str:
         """Give an own lane to another node, or to none. Return the reason why this was not possible, or an empty string.

@@ -9,6 +9,8 @@ from typing import Final, Literal
 from hookmq.plugin import ConfigError, Seconds, setting
 from hookmq_toolkit.tls_client import TlsConfig
 
+from hookmq_cluster.transfer import AVAILABLE
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -92,6 +94,16 @@ class ClusterConfig:
         "address of this node for clients, such as mqtt-a.example.com:1883; MQTT 5 clients that should use this node get "
         "it as Server Reference",
     )
+    transfers: Path | None = setting(
+        None,
+        "folder in which nodes on this machine transfer clients' sockets to each other, instead of passing on bytes; "
+        "`workers` have one of their own",
+    )
+    together: str = setting(
+        "",
+        "regular expression with a group, for client ids: clients with the same text there use the same node of this "
+        "machine; needs `workers` or `transfers`",
+    )
     redirect: bool = setting(
         False,
         "whether to send MQTT 5 clients to the node with their session (0x9C), if it has a client_address, instead of "
@@ -124,6 +136,8 @@ class ClusterConfig:
             raise ConfigError(
                 "redirect: client_address is required, so that other nodes can redirect clients here"
             )
+        if self.together:
+            self._check_together()
         if len(self.client_address) > 1024 or not self.client_address.isprintable():
             raise ConfigError(
                 "client_address: expected at most 1024 characters, without control characters"
@@ -135,3 +149,15 @@ class ClusterConfig:
             raise ConfigError("name: a cluster needs a name")
         if self.replicas not in (1, 3, 5):
             raise ConfigError(f"replicas: {self.replicas} is not one of 1, 3, 5")
+
+    def _check_together(self) -> None:
+        if not self.workers and self.transfers is None:
+            raise ConfigError("together: workers or transfers is required")
+        if not AVAILABLE:
+            raise ConfigError("together: this system has no sequenced Unix sockets")
+        try:
+            groups = re.compile(self.together).groups
+        except re.error as error:
+            raise ConfigError(f"together: {self.together!r}: {error}") from None
+        if groups != 1:
+            raise ConfigError(f"together: expected one group in {self.together!r}, found {groups}")

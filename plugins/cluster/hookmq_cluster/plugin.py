@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from math import inf
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from hookmq.cluster_api import Cluster, Redirect, Relaying
+from hookmq.cluster_api import Cluster, Redirect, Relaying, Transfer
 from hookmq.plugin import (
     BrokerHandle,
     ConfigError,
@@ -40,6 +41,8 @@ from hookmq_cluster.relay import Relays
 from hookmq_cluster.relay_counters import RelayCounters
 from hookmq_cluster.relay_listener import RelayListener
 from hookmq_cluster.relay_tls import relay_contexts
+from hookmq_cluster.together import Together
+from hookmq_cluster.transfer import TransferListener, Transfers, prepare, socket_path
 from hookmq_cluster.workers import ClusterWorkers
 
 DEFAULT_SERVERS: Final = ("nats://127.0.0.1:4222",)
@@ -75,6 +78,10 @@ class ClusterPlugin(Plugin):
             None if self._tls is None else self._tls.client,
         )
         self._listener: RelayListener | None = None
+        self._transfers: Transfers | None = None
+        if config.transfers is not None:
+            self._transfers = Transfers(config.transfers, self.node, self._counters)
+        self._transfer_listener: TransferListener | None = None
 
     def _nats_options(self) -> NatsOptions:
         config = self.config
@@ -120,12 +127,15 @@ class ClusterPlugin(Plugin):
             )  # fmt: skip
         return self.joined
 
-    def directions(self, member: Member, lane: str) -> Relaying | Redirect:
+    def directions(self, member: Member, lane: str) -> Relaying | Redirect | Transfer:
         """Return how a client reaches a node that has a lane."""
         relaying = self.relaying(member, lane)
+        found: Relaying | Redirect = relaying
         if self.config.redirect and member.clients:
-            return Redirect(member.clients, relaying)
-        return relaying
+            found = Redirect(member.clients, relaying)
+        if self._transfers is not None and self._transfers.reaches(member.node):
+            return self._transfers.transfer(member.node, lane, found)
+        return found
 
     def relaying(self, member: Member, lane: str) -> Relaying:
         """Return how to relay a connection to a node. Tests replace it with calls in one process."""
@@ -144,6 +154,19 @@ class ClusterPlugin(Plugin):
         )  # fmt: skip
         await self._listener.open()
         return self.config.advertise or self._listener.address
+
+    def open_transfers(self, cluster: JoinedCluster, folder: Path, relays: RelayListener) -> None:
+        """Accept the sockets of clients that other nodes on this machine transfer, and transfer clients that belong
+        together. Raises ConfigError."""
+        prepare(folder)
+        path = socket_path(folder, self.node)
+        self._transfer_listener = TransferListener(path, relays.take, self._counters)
+        self._transfer_listener.open()
+        if self.config.together and self._transfers is not None:
+            cluster.claims.newcomer = Together(
+                self.config.together, self.node, self._transfers,
+                lambda: [member.node for member in cluster.staying()],
+            ).place  # fmt: skip
 
     @hookimpl
     def register_workers(self, registry: WorkerRegistry) -> None:
@@ -182,6 +205,8 @@ class ClusterPlugin(Plugin):
         if engine is not None:
             await self._facts.start(engine, Names(self.config.name), broker.runtime)
         await cluster.join(await self.open_relay(cluster))
+        if self.config.transfers is not None and self._listener is not None:
+            self.open_transfers(cluster, self.config.transfers, self._listener)
 
     async def _check_sync(self) -> None:
         config = self.config
@@ -201,6 +226,8 @@ class ClusterPlugin(Plugin):
         """Leave the cluster."""
         self._facts.close()
         self._relays.close()
+        if self._transfer_listener is not None:
+            self._transfer_listener.close()
         if self._listener is not None:
             await self._listener.close()
         if self.joined is not None and self.joined.ready:

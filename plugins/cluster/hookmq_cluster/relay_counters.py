@@ -7,13 +7,17 @@ _QUIET = 1.0
 
 
 class RelayCounters:
-    """Counts the connections that this node relays to others (out), and those that others relay to it (in)."""
+    """Counts the connections that this node relays or transfers to others (out), and those that others relay or transfer
+    to it (in). The open ones that arrived by transfer count as relayed."""
 
     def __init__(self, log: Log) -> None:
         self.open_out = 0
         self.open_in = 0
         self.relayed_out = 0
         self.relayed_in = 0
+        self.transferred_out = 0
+        self.transferred_in = 0
+        self.transfers_failed = 0
         self.failed_out = 0
         self.refused_in = 0
         self._log = log
@@ -49,6 +53,16 @@ class RelayCounters:
         metrics.counter(
             "cluster_relays_total", "Connections relayed between nodes, by direction.",
             lambda: _both(self.relayed_out, self.relayed_in),
+        )  # fmt: skip
+        metrics.counter(
+            "cluster_transfers_total",
+            "Clients whose sockets were transferred between nodes of a machine, by direction.",
+            lambda: _both(self.transferred_out, self.transferred_in),
+        )  # fmt: skip
+        metrics.counter(
+            "cluster_transfer_failures_total",
+            "Clients whose sockets could not be transferred, and that were relayed or stayed.",
+            lambda: [({}, self.transfers_failed)],
         )  # fmt: skip
         metrics.counter(
             "cluster_relay_failures_total", "Connections that could not be relayed, by direction.",

@@ -102,15 +102,7 @@ class SenderHandshake(_Side):
 
     def request(self, request: Request) -> bytes:
         """Return the request's bytes, once the challenge is complete. Raises HandshakeError if it is too large."""
-        peer = request.peer
-        found = peer.certificate
-        certificate = None
-        if found is not None:
-            certificate = [found.common_name, found.subject, list(found.sans), found.fingerprint]
-        address = [peer.host, peer.port, peer.transport, certificate]
-        fields: bytes = packb([*request[:5], address])
-        if len(fields) > MAX_REQUEST:
-            raise HandshakeError("the client's certificate is too large to be relayed")
+        fields = encode_request(request)
         proof = self._proof(b"sender", self._own, self._other, fields)
         return len(fields).to_bytes(_LENGTH, "big") + fields + proof
 
@@ -152,7 +144,7 @@ class ReceiverHandshake(_Side):
         if not hmac.compare_digest(self._data[end : end + _PROOF], proof):
             raise HandshakeError("does not know the secret of this cluster")
         rest, self._data = self._data[end + _PROOF :], b""
-        return _request(fields), rest
+        return decode_request(fields), rest
 
     def _hello(self) -> bytes | None:
         start = self._data[: len(_MAGIC)]
@@ -177,7 +169,22 @@ def encode_reply(reply: Reply) -> bytes:
     return bytes((1 if reason else 0, len(reason))) + reason
 
 
-def _request(fields: bytes) -> Request:
+def encode_request(request: Request) -> bytes:
+    """Return the fields of a request. Raises HandshakeError if they are larger than `MAX_REQUEST`."""
+    peer = request.peer
+    found = peer.certificate
+    certificate = None
+    if found is not None:
+        certificate = [found.common_name, found.subject, list(found.sans), found.fingerprint]
+    address = [peer.host, peer.port, peer.transport, certificate]
+    fields: bytes = packb([*request[:5], address])
+    if len(fields) > MAX_REQUEST:
+        raise HandshakeError("the client's certificate is too large to be relayed")
+    return fields
+
+
+def decode_request(fields: bytes) -> Request:
+    """Return the request with these fields. Raises HandshakeError if they are malformed."""
     try:
         found: Any = unpackb(fields)
         node, lane, listener, mount_point, identity, (host, port, transport, certificate) = found

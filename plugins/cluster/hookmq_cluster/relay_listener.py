@@ -1,10 +1,11 @@
-"""Accept the connections that other nodes relay to this one.
+"""Accept the connections that other nodes relay to this one, and the sockets that they transfer.
 
 A stranger costs one socket and a few KB until the handshake fails or its deadline passes. The number of handshakes at a
 time is limited. An accepted connection counts towards the limits of the listener that its client chose.
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Final
@@ -57,6 +58,7 @@ class RelayListener:
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._emptied: asyncio.Future[None] | None = None
+        self._tasks: set[asyncio.Task[object]] = set()
 
     async def open(self) -> None:
         """Start listening. Raises ConfigError if the address cannot be used."""
@@ -89,6 +91,34 @@ class RelayListener:
         if self.clients:
             self._emptied = asyncio.get_running_loop().create_future()
             await self._emptied
+
+    def take(self, sock: socket.socket, request: Request, data: bytes) -> None:
+        """Go on with a client's connection that another node on this machine has transferred. `data` are the bytes that
+        the node has read from it."""
+        client = TransferredClient(self, request, data)
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(loop.connect_accepted_socket(lambda: client.stream, sock))
+        self._tasks.add(task)
+        task.add_done_callback(self._taken)
+
+    def _taken(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.counters.refused(asyncio.get_running_loop().time(), "transfer", str(error))
+
+    def target(self, request: Request) -> RelayTarget | str:
+        """Return the listener for the client, or why there is none."""
+        name = request.listener
+        if not self.owns(request.lane):
+            return f"lane {request.lane} is not here"
+        target = self.find(name)
+        if target is None:
+            return f"there is no open listener {name!r} here"
+        for setting in ("mount_point", "identity"):
+            here, there = getattr(target.scope, setting), getattr(request, setting)
+            if here != there:
+                return f"{setting} of listener {name!r} is {here!r} here, and {there!r} there"
+        return target
 
     def left(self, client: "RelayedClient") -> None:
         """Forget a connection that has ended."""
@@ -166,33 +196,22 @@ class RelayedClient:
 
     def _asked(self, request: Request, rest: bytes) -> None:
         self._arrived()
-        found = self._target(request)
+        found = self._listener.target(request)
         if isinstance(found, str):
             self._refused(found, request.node)
             self.stream.write(encode_reply(Reply(found)))
             self.stream.close()
             return
         self.stream.write(encode_reply(Reply("")))
-        counters = self._listener.counters
-        counters.relayed_in += 1
-        counters.open_in += 1
-        self._connection = connection = found.accept(self, request.peer)
+        self._listener.counters.relayed_in += 1
+        self._begin(found, request, rest)
+
+    def _begin(self, target: RelayTarget, request: Request, rest: bytes) -> None:
+        """Pass the client's bytes to the broker from now on."""
+        self._listener.counters.open_in += 1
+        self._connection = connection = target.accept(self, request.peer)
         if rest:
             connection.feed(rest)
-
-    def _target(self, request: Request) -> RelayTarget | str:
-        """Return the listener for the client, or why there is none."""
-        name = request.listener
-        if not self._listener.owns(request.lane):
-            return f"lane {request.lane} is not here"
-        target = self._listener.find(name)
-        if target is None:
-            return f"there is no open listener {name!r} here"
-        for setting in ("mount_point", "identity"):
-            here, there = getattr(target.scope, setting), getattr(request, setting)
-            if here != there:
-                return f"{setting} of listener {name!r} is {here!r} here, and {there!r} there"
-        return target
 
     def _late(self) -> None:
         self._timer = None
@@ -212,3 +231,23 @@ class RelayedClient:
     def _refused(self, reason: str, node: str = "") -> None:
         sender = node or self.stream.peer()
         self._listener.counters.refused(asyncio.get_running_loop().time(), sender, reason)
+
+
+class TransferredClient(RelayedClient):
+    """One client whose socket another node has transferred. `data` are the bytes that it had read from the socket."""
+
+    def __init__(self, listener: RelayListener, request: Request, data: bytes) -> None:
+        super().__init__(listener)
+        self._request = request
+        self._data = data
+
+    def connected(self) -> None:
+        """Pass the client to the broker at once, or close its connection."""
+        self._listener.clients.add(self)
+        found = self._listener.target(self._request)
+        if isinstance(found, str):
+            self._refused(found, self._request.node)
+            self.stream.abort()
+            return
+        data, self._data = self._data, b""
+        self._begin(found, self._request, data)

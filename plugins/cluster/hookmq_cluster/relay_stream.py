@@ -14,6 +14,9 @@ AHEAD: Final = 262_144
 """How many more bytes a TLS stream reads after `pause_reading`. A TLS connection that ends while reading is paused loses
 its last bytes, and most pauses are short.
 """
+TURN: Final = 256_000
+"""The size of uvloop's largest read, in bytes. After a full read, uvloop would read up to 31 more times before it serves
+other connections."""
 LINGER: Final = 5.0
 """Seconds that the other side has to read the last bytes and close."""
 
@@ -48,6 +51,8 @@ class RelayStream(asyncio.Protocol):
         self._closing = False
         self._ended = False
         self._paused = False
+        self._yielding = False
+        """Whether reading pauses until the next turn."""
         self._ahead = 0
         """How many more bytes to read before reading pauses; 0 if no pause is pending."""
         self._timer: asyncio.TimerHandle | None = None
@@ -64,9 +69,13 @@ class RelayStream(asyncio.Protocol):
         self._user.connected()
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes to the user."""
+        """Pass bytes to the user. After a full read, let other connections read first."""
         if self._closing or self._ended:
             return
+        if len(data) >= TURN and not self._yielding:
+            self._yielding = True
+            self._stop_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
         self._user.received(data)
         if self._ahead:
             self._ahead -= len(data)
@@ -74,6 +83,16 @@ class RelayStream(asyncio.Protocol):
                 self._ahead = 0
                 if self._paused and not self._closing:
                     self._stop_reading()
+
+    def _go_on(self) -> None:
+        self._yielding = False
+        transport = self._transport
+        if (
+            transport is not None
+            and not transport.is_closing()
+            and (self._closing or not self._paused or self._ahead)
+        ):
+            transport.resume_reading()
 
     def eof_received(self) -> None:
         """Close: MQTT has no half-open connections."""
@@ -150,7 +169,7 @@ class RelayStream(asyncio.Protocol):
         if not self._closing and self._transport is not None and self._paused:
             self._paused = False
             self._ahead = 0
-            if not self._transport.is_closing():
+            if not self._transport.is_closing() and not self._yielding:
                 self._transport.resume_reading()
 
     def peer(self) -> str:

@@ -1,15 +1,19 @@
 """Run a cluster on one machine: several workers of one broker, and the nats-server that they share."""
 
+import asyncio
 import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import cast
 
 from hookmq.plugin import Log, Runtime, StoreError
 
 from hookmq_cluster.engine_errors import EngineError
 from hookmq_cluster.nats_child import NatsChild
+from hookmq_cluster.transfer import AVAILABLE
 
 
 class SupervisorRuntime:
@@ -31,7 +35,7 @@ class ClusterWorkers:
     """The plan for the workers of one machine. `node` is the beginning of their names, or empty.
 
     If `folder` is not None, a nats-server with its data there is started for them. Otherwise they use the servers in the
-    configuration.
+    configuration. A temporary folder has the sockets for transfers between them.
     """
 
     def __init__(self, node: str, folder: Path | None, log: Log) -> None:
@@ -40,9 +44,12 @@ class ClusterWorkers:
         if folder is not None:
             self._child = NatsChild(folder, cast("Runtime", SupervisorRuntime(log)))
         self._running = False
+        self._transfers = ""
 
     async def start(self) -> None:
         """Start the nats-server. Raises StoreError."""
+        if AVAILABLE:
+            self._transfers = await asyncio.to_thread(mkdtemp, prefix="hookmq-transfers-")
         if self._child is None:
             return
         try:
@@ -54,6 +61,8 @@ class ClusterWorkers:
     def settings(self, worker: str) -> Mapping[str, str]:
         """Return the settings of the node in a worker."""
         found = {"node": self._prefix + worker}
+        if self._transfers:
+            found["transfers"] = self._transfers
         if self._child is not None:
             options = self._child.options
             found |= {
@@ -65,7 +74,10 @@ class ClusterWorkers:
         return found
 
     async def stop(self) -> None:
-        """Stop the nats-server."""
+        """Stop the nats-server, and remove the temporary folder."""
+        if self._transfers:
+            await asyncio.to_thread(rmtree, self._transfers, ignore_errors=True)
+            self._transfers = ""
         if self._child is not None and self._running:
             self._running = False
             await self._child.stop()

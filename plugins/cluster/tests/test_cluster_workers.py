@@ -1,5 +1,6 @@
 """Test the plan for workers of one machine. tests/workers runs the workers."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,13 @@ async def test_workers_share_a_server(tmp_path: Path) -> None:
 async def test_workers_may_use_other_servers() -> None:
     plan = ClusterWorkers("site", None, log)
     await plan.start()
-    assert plan.settings("w0") == {"node": "site-w0"}
+    found = dict(plan.settings("w0"))
+    folder = found.pop("transfers")
+    assert found == {"node": "site-w0"}
+    assert os.stat(folder).st_mode & 0o777 == 0o700
     await plan.stop()
+    with pytest.raises(FileNotFoundError):
+        os.stat(folder)
 
 
 def test_the_plugin_registers_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from hookmq.broker.connection_state import Phase
 from hookmq.mqtt.errors import ProtocolError
 from hookmq.mqtt.properties import Properties
 from hookmq.mqtt.reason_codes import ReasonCode
-from hookmq.storage.cluster import Here, Place, Redirect, Refused
+from hookmq.storage.cluster import Here, Place, Redirect, Refused, Transfer
 
 
 def locate(connection: ClientConnection, client_id: str, here: Callable[[], None]) -> bool:
@@ -48,6 +48,10 @@ def _located(connection: ClientConnection, here: Callable[[], None], place: Plac
 
 def _go_on(connection: ClientConnection, here: Callable[[], None], place: Place) -> None:
     relay = connection.relay
+    if isinstance(place, Transfer):
+        if relay is not None and relay.transfer(place.send):
+            return
+        place = place.otherwise
     if isinstance(place, Redirect):
         # A 3.x client cannot learn the address, so its bytes are passed on.
         if connection.version == 5 and relay is not None:

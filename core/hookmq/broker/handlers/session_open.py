@@ -1,6 +1,7 @@
 """Open an accepted client's session: take over, resume or create it, and send CONNACK once the change is committed."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -57,16 +58,18 @@ def open_session(
     """Open an accepted client's session. Pause first if two connections keep taking over its client id from each
     other. In a cluster, then make sure that no other node has the client."""
     state = connection.state
+    durable = _expiry(connect, _ceiling(connection, limits)) > 0
+    open_now = partial(_enter, connection, client, connect, limits, will)
     known = state.sessions.get(client.client_id)
     if known is not None:
         if _refuse_owner(connection, client, known):
             return
         if known.connection is not None and _flaps(connection, known):
-            again = partial(_claim, connection, client, connect, limits, will)
+            again = partial(_claim, connection, client, durable, open_now)
             pause = state.deadlines.after(state.settings.broker.flapping_delay, again)
             connection.wait(pause.cancel)
             return
-    _claim(connection, client, connect, limits, will)
+    _claim(connection, client, durable, open_now)
 
 
 def _refuse_owner(connection: ClientConnection, client: ClientInfo, known: Session) -> bool:
@@ -80,19 +83,13 @@ def _refuse_owner(connection: ClientConnection, client: ClientInfo, known: Sessi
 
 
 def _claim(
-    connection: ClientConnection,
-    client: ClientInfo,
-    connect: Connect,
-    limits: Limits,
-    will: Will | None,
+    connection: ClientConnection, client: ClientInfo, durable: bool, open_now: Callable[[], None]
 ) -> None:
-    """Open the session once the cluster, if there is one, has made this node the only one that has the client."""
-    enter = partial(_enter, connection, client, connect, limits, will)
+    """Call `open_now` once the cluster, if there is one, has made this node the only one that has the client."""
     if connection.state.cluster is None:
-        enter()
+        open_now()
     elif connection.phase is not Phase.CLOSED:
-        expiry = _expiry(connect, _ceiling(connection, limits))
-        claim(connection, client, expiry > 0, enter)
+        claim(connection, client, durable, open_now)
 
 
 def _flaps(connection: ClientConnection, known: Session) -> bool:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from hookmq.cluster_api import Here, Redirect, Refused
+from hookmq.cluster_api import Here, Redirect, Refused, Transfer
 from hookmq.mqtt.encoder import encode
-from hookmq.mqtt.packets import Connack, Disconnect, Pingreq, Pingresp
+from hookmq.mqtt.packets import Connack, Connect, Disconnect, Pingreq, Pingresp
 from hookmq.mqtt.reason_codes import ReasonCode
-from hookmq.plugin import ClientRequest
+from hookmq.plugin import ClientRequest, Peer, Scope
 from hookmq_testing import Harness, MemoryClient
 from scripted_cluster import ScriptedCluster
 
@@ -255,3 +255,65 @@ def test_an_older_client_is_relayed_instead(cluster: ScriptedCluster, clustered:
     client.expect_nothing()
     [relay] = cluster.relays
     assert relay.received
+
+
+class Transfers:
+    """The other process: it takes clients if `takes` is true."""
+
+    def __init__(self, takes: bool) -> None:
+        self.takes = takes
+        self.sent: list[tuple[int, str, bytes]] = []
+
+    def send(self, descriptor: int, peer: Peer, scope: Scope, data: bytes) -> bool:
+        self.sent.append((descriptor, scope.name, data))
+        return self.takes
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_client_is_transferred_with_all_its_bytes(
+    cluster: ScriptedCluster, clustered: Harness, waits: bool
+) -> None:
+    other = Transfers(True)
+    place = Transfer(other.send, cluster.relaying)
+    client = clustered.open()
+    client.wire.descriptor = 7  # type: ignore[attr-defined]
+    cluster.place = None if waits else place
+    data = encode(Connect("c", 5, True, 30), 5) + encode(Pingreq(), 5)
+    client.raw(data)
+    if waits:
+        client.raw(b"more")
+        data += b"more"
+        cluster.answer(place)
+    assert other.sent == [(7, client.scope.name, data)]
+    assert client.wire.aborted
+    assert not client.wire.writes
+    assert not clustered.broker.connections
+    assert not cluster.relays
+    assert not clustered.logged("connect.refused")
+
+
+@pytest.mark.parametrize("descriptor", [None, 7])
+def test_a_client_that_cannot_be_transferred_is_relayed_or_stays(
+    cluster: ScriptedCluster, clustered: Harness, descriptor: int | None
+) -> None:
+    other = Transfers(False)
+    for otherwise, relays in ((cluster.relaying, 1), (Here(), 0)):
+        cluster.place = Transfer(other.send, otherwise)
+        client = clustered.open()
+        client.wire.descriptor = descriptor  # type: ignore[attr-defined]
+        client.raw(encode(Connect("c", 5, True, 30), 5))
+        assert len(cluster.relays) == relays
+        cluster.relays.clear()
+        if not relays:
+            assert client.expect(Connack).code == 0
+            client.ping()
+    assert len(other.sent) == (0 if descriptor is None else 2)
+
+
+def test_a_client_of_a_plugin_is_not_transferred(
+    cluster: ScriptedCluster, clustered: Harness
+) -> None:
+    other = Transfers(True)
+    cluster.place = Transfer(other.send, Here())
+    clustered.connect("c").ping()  # its wire has no socket
+    assert not other.sent
