@@ -12,6 +12,8 @@ unacknowledged messages. The rows are:
     across-volatile  the same, QoS 1, without durable sessions
     across-q0        the same, QoS 0
     worker-1, -2     one or two workers and their nats-server, QoS 0
+    together-2       the same, with each pair of clients on one worker
+    share-1, -2      one or two workers, QoS 0, all publishers to one shared subscription
     nats-q1          three NATS servers that are MQTT brokers themselves, from server to server, QoS 1, durable sessions
     nats-q0          the same, QoS 0
     takeover         seconds until the sessions of a killed node are resumed on another one
@@ -53,10 +55,10 @@ HEADING = """\
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """A load. `brokers` says which brokers run: single, cluster, nats, or a number of workers.
+    """A load. `brokers` says which brokers run: single, cluster, nats, a number of workers, or the number and `together`.
 
-    If `across`, publishers and subscribers are on different nodes. The row's cost is compared with that of the row
-    `reference`.
+    Each publisher has a subscriber. If `across`, they are on different nodes. If `shared`, all subscribers share one
+    subscription to all topics instead. The row's cost is compared with that of the row `reference`.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Row:
     durable: bool
     across: bool = False
     reference: str = ""
+    shared: bool = False
 
     def session(self, role: str) -> tuple[str, ...]:
         """The options of the generator for its sessions."""
@@ -83,6 +86,9 @@ ROWS = (
     Row("across-q0", "cluster", 0, False, True, "single-q0"),
     Row("worker-1", "1", 0, False),
     Row("worker-2", "2", 0, False, reference="worker-1"),
+    Row("together-2", "2 together", 0, False, reference="worker-1"),
+    Row("share-1", "1", 0, False, shared=True),
+    Row("share-2", "2", 0, False, reference="share-1", shared=True),
     Row("nats-q1", "nats", 1, True, True, "single-q1"),
     Row("nats-q0", "nats", 0, False, True, "single-q0"),
 )
@@ -132,8 +138,9 @@ def _load(row: Row, brokers: Brokers, seconds: float, clients: int) -> tuple[int
     number, window = str(clients), ["--window", str(WINDOW)]
     if not row.across:
         words += ["--publishers", number, *row.session("pair")]
-        pair = generator(["pair", *words, *home, *timing, *window])
-        done = subprocess.run(pair, capture_output=True, text=True, check=False)
+        scenario = ["fanin", "--shared", "--subscribers", number] if row.shared else ["pair"]
+        program = generator([*scenario, *words, *home, *timing, *window])
+        done = subprocess.run(program, capture_output=True, text=True, check=False)
         found = result(done.stdout or done.stderr, lossy=not row.qos)
         return found["received"], found["rates"]["received"]
     words += ["-t", f"bench/{time.monotonic_ns()}/{{i}}"]
@@ -181,7 +188,8 @@ def running(kind: str) -> Iterator[Brokers]:
     elif kind == "nats":
         context = cluster_nodes.nats()
     else:
-        context = cluster_nodes.workers(int(kind))
+        count, _, together = kind.partition(" ")
+        context = cluster_nodes.workers(int(count), bool(together))
     with context as brokers:
         yield brokers
 

@@ -119,9 +119,13 @@ def single() -> Iterator[Brokers]:
 
 
 @contextlib.contextmanager
-def workers(count: int) -> Iterator[Brokers]:
-    """Run one broker, `a`, with `count` workers and the nats-server that they share."""
-    config = {"workers": count, "folder": "nats", "replicas": 1, "allow_single_replica": True}
+def workers(count: int, together: bool = False) -> Iterator[Brokers]:
+    """Run one broker, `a`, with `count` workers and the nats-server that they share. If `together`, clients whose ids end
+    with the same number use the same worker."""
+    config: dict[str, Any] = {"workers": count, "folder": "nats"}
+    config |= {"replicas": 1, "allow_single_replica": True}
+    if together:
+        config["together"] = "([0-9]+)$"
     with _folder() as folder, contextlib.closing(Brokers(folder)) as brokers:
         brokers.start("a", {"use": "cluster", "config": config})
         # The first worker listens before the others.
