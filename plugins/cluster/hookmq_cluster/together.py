@@ -42,4 +42,6 @@ class Together:
 
 def choose(text: str, nodes: Iterable[str]) -> str:
     """Return the node for `text`. If a node joins or leaves, only its own texts move (rendezvous hashing)."""
-    return max(nodes, key=lambda node: blake2b(f"{node}\0{text}".encode()).digest())
+    # A plugin may give its client an id with surrogates.
+    data = text.encode(errors="surrogatepass")
+    return max(nodes, key=lambda node: blake2b(node.encode() + b"\0" + data).digest())

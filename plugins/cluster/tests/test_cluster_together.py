@@ -66,6 +66,10 @@ def test_only_the_texts_of_a_node_that_leaves_move() -> None:
         assert after == before or before == "c"
 
 
+def test_any_text_has_a_node() -> None:
+    assert choose("\ud800", NODES) in NODES
+
+
 def test_the_choice_never_changes() -> None:
     # Nodes of different versions must agree, also after an upgrade.
     assert [choose(str(number), NODES) for number in range(8)] == list("baabcaba")
