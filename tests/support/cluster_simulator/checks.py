@@ -61,9 +61,11 @@ def group(publisher: Publisher, members: Sequence[Subscriber]) -> Iterator[str]:
     begin = min(
         (one.since[name] for one in durable if one.since is not None), default=publisher.sent
     )
-    if len(durable) < len(members) and (publisher.qos == 2 or members[0].world.departures()):
-        # A dead node had the messages of its volatile members. What a client has begun to receive at QoS 2, no other
-        # one may get [MQTT-4.8.2-5].
+    world = members[0].world
+    lossy = world.crashes or world.departures()
+    if len(durable) < len(members) and (publisher.qos == 2 or lossy):
+        # A dead node had the messages of its volatile members, also if it was back before the others noticed. What a
+        # client has begun to receive at QoS 2, no other one may get [MQTT-4.8.2-5].
         begin = publisher.final
     counts = Counter(number for one in members for number in one.ever.get(name, []))
     missing = {number for number in publisher.acknowledged if number > begin} - set(counts)

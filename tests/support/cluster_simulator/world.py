@@ -59,6 +59,8 @@ class World(ClusterWorld):
         """The clocks of processes that have ended."""
         self.stopping: list[NodeClock] = []
         """The clocks of processes that were told to stop, which takes some time."""
+        self.crashes = 0
+        """How many processes have ended without being told to."""
         self.failures: list[str] = []
         """Why processes have ended by themselves."""
         self.ended: Callable[[str], None] = lambda name: None
@@ -111,6 +113,7 @@ class World(ClusterWorld):
     def kill(self, name: str) -> None:
         """End a node at once, as SIGKILL does."""
         clock = self.clocks.pop(name)
+        self.crashes += clock not in self.stopping
         clock.end()
         self.past.append(clock)
         clients = self.nodes[name].clients
