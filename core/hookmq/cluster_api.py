@@ -14,11 +14,12 @@ from hookmq.storage.cluster import (
     Remote,
     RemoteMatch,
     RemoteRoute,
+    SendSocket,
     Transfer,
 )
 from hookmq.storage.cluster_packets import RemotePackets
 
 __all__ = [
     "Cluster", "Here", "Node", "Place", "Redirect", "Refused", "Relay", "RelayTarget", "RelayedConnection", "Relaying",
-    "Remote", "RemoteMatch", "RemotePackets", "RemoteRoute", "Transfer",
+    "Remote", "RemoteMatch", "RemotePackets", "RemoteRoute", "SendSocket", "Transfer",
 ]  # fmt: skip

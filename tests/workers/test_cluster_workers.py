@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hookmq.mqtt.encoder import encode
+from hookmq.mqtt.packets import Connect, Pingreq, Subscribe, SubscribeRequest
 from hookmq_testing import AsyncioClient
 
 pytestmark = pytest.mark.slow  # each test starts several brokers, some of them twice
@@ -198,7 +200,20 @@ async def test_clients_that_belong_together_use_one_worker(tmp_path: Path) -> No
         payloads = {(await first.message()).payload for _ in clients}
         assert payloads == {client.client_id.encode() for client in clients}
 
-        # While their worker is away, its clients stay where the kernel sends them. Nobody is refused.
+        # What a client sends behind its CONNECT goes along.
+        for number in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            subscribe = Subscribe(1, (SubscribeRequest("t", 0),))
+            connect = encode(Connect(f"site{number}-hasty", 4, True, 60), 4)
+            writer.write(connect + encode(subscribe, 4) + encode(Pingreq(), 4))
+            async with asyncio.timeout(60):
+                answer = await reader.readexactly(11)
+            suback, pingresp = b"\x90\x03\x00\x01\x00", b"\xd0\x00"
+            assert answer[:4] == b"\x20\x02\x00\x00"
+            assert answer[4:] in (suback + pingresp, pingresp + suback)
+            writer.close()
+
+        # While their worker is down, its clients stay where the kernel sends them. Nobody is refused.
         home = homes[0]
         other = "w1" if home == "w0" else "w0"
         os.kill(found.pid(home), signal.SIGKILL)

@@ -189,8 +189,8 @@ class Broker:
         """
         connection = PacketReader(self.state, wire, peer, scope, DISPATCH, self._on_end)
         connection.traffic = traffic_of(self.metrics, scope.name)
-        if self.state.cluster is not None and not relayed:
-            connection.relay = ClientRelay(connection)
+        if self.state.cluster is not None:
+            connection.relay = ClientRelay(connection, relayed)
         self._admit(connection, peer, scope)
         return connection
 

@@ -13,20 +13,21 @@ from collections.abc import Callable
 
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.connection_state import Phase
-from hookmq.model.client import Peer, Scope
 from hookmq.model.events import DisconnectReason, EndedBy
 from hookmq.mqtt.framing import frame
 from hookmq.mqtt.reason_codes import ReasonCode
-from hookmq.storage.cluster import Relay, Relaying
+from hookmq.storage.cluster import Place, Relay, Relaying, SendSocket, Transfer
 
 
 class ClientRelay:
     """The relay of one connection. It is also the `Wire` to which the cluster's `Relay` writes."""
 
-    __slots__ = ("_chunks", "_connection", "_held", "_relay", "_size", "answered")
+    __slots__ = ("_chunks", "_connection", "_held", "_relay", "_size", "answered", "relayed")
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, connection: ClientConnection, relayed: bool) -> None:
         self._connection = connection
+        self.relayed = relayed
+        """Whether another node has relayed or transferred the client to this one. It stays here then."""
         self._chunks: list[bytes] = []
         self._size = 0
         self._held = 0
@@ -68,14 +69,24 @@ class ClientRelay:
         self._chunks.clear()
         return data[self._held :]
 
-    def transfer(self, send: Callable[[int, Peer, Scope, bytes], bool]) -> bool:
-        """Pass the client's socket to another process. Return False if that is not possible."""
-        connection = self._connection
-        descriptor = getattr(connection.wire, "descriptor", None)
-        data = b"".join(self._chunks)
-        if descriptor is None or not send(descriptor, connection.peer, connection.scope, data):
+    def ask(self, place: Transfer, otherwise: Callable[[Place], None]) -> bool:
+        """Ask whether another process takes the client. Return False if its socket is not enough. Call `otherwise` with
+        the place that applies if the client is not transferred."""
+
+        def answered(send: SendSocket | None) -> None:
+            if self._connection.relay is self and (send is None or not self._transfer(send)):
+                otherwise(place.otherwise)
+
+        if self.relayed or getattr(self._connection.wire, "descriptor", None) is None:
             return False
-        connection.wire.abort()
+        place.ask(self._connection.peer, self._connection.scope, answered)
+        return True
+
+    def _transfer(self, send: SendSocket) -> bool:
+        descriptor = getattr(self._connection.wire, "descriptor", None)
+        if descriptor is None or not send(descriptor, b"".join(self._chunks)):
+            return False
+        self._connection.wire.abort()
         self._end(ReasonCode.SUCCESS, "another process has the connection")
         return True
 

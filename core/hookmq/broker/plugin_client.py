@@ -150,12 +150,7 @@ class PluginClient:
             connection.schedule()
 
     def publish(
-        self,
-        topic: Any,
-        payload: Any,
-        qos: Any = 0,
-        retain: Any = False,
-        properties: Any = EMPTY,
+        self, topic: Any, payload: Any, qos: Any = 0, retain: Any = False, properties: Any = EMPTY
     ) -> Awaitable[ReasonCode]:
         """Publish a message and return an awaitable for the reason code of its acknowledgement."""
         promise = self._open("publish()").state.runtime.promise()

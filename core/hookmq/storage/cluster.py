@@ -99,15 +99,21 @@ class Redirect(NamedTuple):
     relaying: Relaying
 
 
+SendSocket = Callable[[int, bytes], bool]
+"""Passes a client's socket to another process: its descriptor, and the bytes read from it, which begin with CONNECT. It
+must not block. If it returns True, the broker closes its own descriptor, and the connection stays open there.
+"""
+
+
 class Transfer(NamedTuple):
     """The client belongs to another process of this machine, which can go on with its socket.
 
-    ``send(descriptor, peer, scope, data)`` passes on the client's socket and the bytes read from it, which begin with its
-    CONNECT. It must not block. If it returns True, the broker closes its own descriptor, and the connection stays open.
-    If it returns False, or if a socket is not enough because the client uses TLS or WebSocket, `otherwise` applies.
+    ``ask(peer, scope, answered)`` asks that process whether it takes the client. It calls `answered` once, before or
+    after returning. The argument is None, or a function that the broker may call before `answered` returns. `otherwise`
+    applies if there is no function, if it returns False, or if the client uses TLS or WebSocket.
     """
 
-    send: Callable[[int, Peer, Scope, bytes], bool]
+    ask: Callable[[Peer, Scope, Callable[[SendSocket | None], None]], None]
     otherwise: Here | Relaying | Redirect
 
 

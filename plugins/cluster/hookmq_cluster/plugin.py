@@ -42,7 +42,8 @@ from hookmq_cluster.relay_counters import RelayCounters
 from hookmq_cluster.relay_listener import RelayListener
 from hookmq_cluster.relay_tls import relay_contexts
 from hookmq_cluster.together import Together
-from hookmq_cluster.transfer import TransferListener, Transfers, prepare, socket_path
+from hookmq_cluster.transfer import Transfers, prepare, socket_path
+from hookmq_cluster.transfer_listener import TransferListener
 from hookmq_cluster.workers import ClusterWorkers
 
 DEFAULT_SERVERS: Final = ("nats://127.0.0.1:4222",)
@@ -80,7 +81,7 @@ class ClusterPlugin(Plugin):
         self._listener: RelayListener | None = None
         self._transfers: Transfers | None = None
         if config.transfers is not None:
-            self._transfers = Transfers(config.transfers, self.node, self._counters)
+            self._transfers = Transfers(config.transfers, config.name, self.node, self._counters)
         self._transfer_listener: TransferListener | None = None
 
     def _nats_options(self) -> NatsOptions:
@@ -159,8 +160,10 @@ class ClusterPlugin(Plugin):
         """Accept the sockets of clients that other nodes on this machine transfer, and transfer clients that belong
         together. Raises ConfigError."""
         prepare(folder)
-        path = socket_path(folder, self.node)
-        self._transfer_listener = TransferListener(path, relays.take, self._counters)
+        self._transfer_listener = TransferListener(
+            socket_path(folder, self.node), self.config.name, relays.refusal, relays.take,
+            self._counters,
+        )  # fmt: skip
         self._transfer_listener.open()
         if self.config.together and self._transfers is not None:
             cluster.claims.newcomer = Together(

@@ -106,6 +106,11 @@ class RelayListener:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.counters.refused(asyncio.get_running_loop().time(), "transfer", str(error))
 
+    def refusal(self, request: Request) -> str:
+        """Return why this node does not take the client, or an empty string."""
+        found = self.target(request)
+        return found if isinstance(found, str) else ""
+
     def target(self, request: Request) -> RelayTarget | str:
         """Return the listener for the client, or why there is none."""
         name = request.listener

@@ -3,10 +3,15 @@
 import re
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
+from typing import Final
 
 from hookmq.cluster_api import Here, Transfer
 
 from hookmq_cluster.transfer import Transfers
+
+LONGEST: Final = 256
+"""The longest client id that is searched: each search keeps all clients of the node waiting, and anybody can connect with
+any id."""
 
 
 class Together:
@@ -30,7 +35,7 @@ class Together:
 
     def place(self, client_id: str) -> Here | Transfer:
         """Return this node or another one of this machine. All nodes with the same members choose the same one."""
-        found = self._pattern.search(client_id)
+        found = self._pattern.search(client_id) if len(client_id) <= LONGEST else None
         text = found[1] if found is not None else None
         if not text:
             return Here()

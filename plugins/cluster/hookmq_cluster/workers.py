@@ -13,7 +13,7 @@ from hookmq.plugin import Log, Runtime, StoreError
 
 from hookmq_cluster.engine_errors import EngineError
 from hookmq_cluster.nats_child import NatsChild
-from hookmq_cluster.transfer import AVAILABLE
+from hookmq_cluster.transfer import AVAILABLE, MAX_PATH, socket_path
 
 
 class SupervisorRuntime:
@@ -44,12 +44,18 @@ class ClusterWorkers:
         if folder is not None:
             self._child = NatsChild(folder, cast("Runtime", SupervisorRuntime(log)))
         self._running = False
+        self._log = log
         self._transfers = ""
 
     async def start(self) -> None:
         """Start the nats-server. Raises StoreError."""
         if AVAILABLE:
             self._transfers = await asyncio.to_thread(mkdtemp, prefix="hookmq-transfers-")
+            longest = socket_path(Path(self._transfers), f"{self._prefix}w1023")
+            if len(os.fsencode(longest)) > MAX_PATH:
+                # The workers relay bytes to each other instead.
+                await self._remove_folder()
+                self._log("warning", "cluster.no_transfers", path=str(longest), limit=MAX_PATH)
         if self._child is None:
             return
         try:
@@ -75,9 +81,12 @@ class ClusterWorkers:
 
     async def stop(self) -> None:
         """Stop the nats-server, and remove the temporary folder."""
-        if self._transfers:
-            await asyncio.to_thread(rmtree, self._transfers, ignore_errors=True)
-            self._transfers = ""
+        await self._remove_folder()
         if self._child is not None and self._running:
             self._running = False
             await self._child.stop()
+
+    async def _remove_folder(self) -> None:
+        if self._transfers:
+            await asyncio.to_thread(rmtree, self._transfers, ignore_errors=True)
+            self._transfers = ""

@@ -19,7 +19,7 @@ def log(level: str, event: str, /, **fields: object) -> None:
 
 def together(folder: Path, node: str, pattern: str = r"^(site\d+)-") -> Together:
     others = [one for one in NODES if one != node]
-    transfers = Transfers(folder, node, RelayCounters(log))
+    transfers = Transfers(folder, "c", node, RelayCounters(log))
     return Together(pattern, node, transfers, lambda: others)
 
 
@@ -44,6 +44,14 @@ def test_other_clients_stay(tmp_path: Path, client_id: str) -> None:
         socket_path(tmp_path, node).touch()
     for node in NODES:
         assert together(tmp_path, node).place(client_id) == Here()
+
+
+def test_a_long_client_id_is_not_searched(tmp_path: Path) -> None:
+    for node in NODES:
+        socket_path(tmp_path, node).touch()
+    slow = [together(tmp_path, node, "^(.+)-(?:.+)-x") for node in NODES]
+    assert not all(isinstance(one.place("-" * 253 + "--x"), Here) for one in slow)
+    assert all(isinstance(one.place("-" * 65_000 + "--x"), Here) for one in slow)
 
 
 def test_an_empty_text_is_none(tmp_path: Path) -> None:

@@ -9,21 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import hookmq_cluster.transfer
+import hookmq_cluster.transfer_listener
 import pytest
-from hookmq.cluster_api import Here, RelayTarget
+from hookmq.cluster_api import Here, RelayTarget, SendSocket
 from hookmq.plugin import ConfigError, Peer, Scope
 from hookmq.server_api import Wire
 from hookmq_cluster.relay_counters import RelayCounters
-from hookmq_cluster.relay_handshake import Request, encode_request
+from hookmq_cluster.relay_handshake import Request
 from hookmq_cluster.relay_listener import RelayListener, TransferredClient
 from hookmq_cluster.relay_stream import TURN
 from hookmq_cluster.transfer import (
-    MAX_MESSAGE,
-    TransferListener,
+    MAX_DATA,
+    MAX_QUESTION,
     Transfers,
+    encode_question,
     prepare,
     socket_path,
 )
+from hookmq_cluster.transfer_listener import TransferListener
 
 PEER = Peer("192.0.2.1", 5)
 REQUEST = Request("a", "b", "front", "m/", "", PEER)
@@ -62,13 +65,17 @@ class Desk:
             "127.0.0.1:0", "c", "secret", self.find, lambda lane: lane == "b", self.counters
         )
         self.path = socket_path(folder, "b")
-        self.listener = TransferListener(self.path, self.relays.take, self.counters)
-        self.sender = Transfers(folder, "a", RelayCounters(self.log))
+        self.listener = self.listen(self.path)
+        self.sent = RelayCounters(self.log)
+        self.sender = Transfers(folder, "c", "a", self.sent)
         self.changed = asyncio.Event()
 
     def log(self, level: str, event: str, /, **fields: object) -> None:
         self.logged.append({"event": event, **fields})
         self.changed.set()
+
+    def listen(self, path: Path) -> TransferListener:
+        return TransferListener(path, "c", self.relays.refusal, self.relays.take, self.counters)
 
     def find(self, name: str) -> RelayTarget | None:
         return RelayTarget(SCOPE, self.accept) if name == "front" else None
@@ -77,9 +84,25 @@ class Desk:
         self.accepted.append(Echo(wire, peer))
         return self.accepted[-1]
 
-    def send(self, client: socket.socket, data: bytes, lane: str = "b", **scope: Any) -> bool:
-        transfer = self.sender.transfer("b", lane, Here())
-        return transfer.send(client.fileno(), PEER, replace(SCOPE, **scope), data)
+    async def ask(self, lane: str = "b", node: str = "b", **scope: Any) -> SendSocket | None:
+        """Ask the node. Its answer holds until the next turn."""
+        answer = asyncio.get_running_loop().create_future()
+        ask = self.sender.transfer(node, lane, Here()).ask
+        ask(PEER, replace(SCOPE, **scope), answer.set_result)
+        async with asyncio.timeout(60):
+            found: SendSocket | None = await answer
+        return found
+
+    async def send(self, client: socket.socket, data: bytes, lane: str = "b", **scope: Any) -> bool:
+        """Transfer a client."""
+        answer = asyncio.get_running_loop().create_future()
+
+        def answered(send: SendSocket | None) -> None:
+            answer.set_result(send is not None and send(client.fileno(), data))
+
+        self.sender.transfer("b", lane, Here()).ask(PEER, replace(SCOPE, **scope), answered)
+        async with asyncio.timeout(60):
+            return bool(await answer)
 
     async def refused(self) -> str:
         """Return the reason in the next log line about a refusal."""
@@ -91,13 +114,11 @@ class Desk:
         assert found["event"] == "cluster.relay_refused"
         return str(found["reason"])
 
-    def raw(self, data: bytes, *descriptors: int) -> socket.socket:
-        """Send a message of any kind."""
+    def raw(self) -> socket.socket:
+        """Return a connection to the node."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sock.setblocking(False)
         sock.connect(str(self.path))
-        if data or descriptors:
-            socket.send_fds(sock, [data or b"x"], descriptors)
         return sock
 
 
@@ -133,7 +154,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 async def test_a_client_goes_on_at_the_other_node(desk: Desk) -> None:
     client, node = pair()
-    assert desk.send(node, b"connect")
+    assert await desk.send(node, b"connect")
     node.close()
     assert await read(client) == b"connect"
     client.send(b"more")
@@ -150,7 +171,7 @@ async def test_a_client_goes_on_at_the_other_node(desk: Desk) -> None:
 async def test_bytes_on_their_way_are_not_lost(desk: Desk) -> None:
     client, node = pair()
     client.send(b"2")  # the node has not read them
-    assert desk.send(node, b"1")
+    assert await desk.send(node, b"1")
     node.close()
     client.send(b"3")
     found = b""
@@ -163,7 +184,7 @@ async def test_bytes_on_their_way_are_not_lost(desk: Desk) -> None:
 async def test_many_clients_at_a_time(desk: Desk) -> None:
     pairs = [pair() for _ in range(150)]
     for number, (_, node) in enumerate(pairs):
-        assert desk.send(node, b"%d" % number)
+        assert await desk.send(node, b"%d" % number)
         node.close()
     for number, (client, _) in enumerate(pairs):
         assert await read(client) == b"%d" % number
@@ -171,22 +192,63 @@ async def test_many_clients_at_a_time(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lane", "scope", "reason"),
-    [
-        ("x", {}, "lane x is not here"),
-        ("b", {"name": "back"}, "there is no open listener 'back' here"),
-        ("b", {"mount_point": ""}, "mount_point of listener 'front' is 'm/' here, and '' there"),
-    ],
+    ("lane", "scope"),
+    [("x", {}), ("b", {"name": "back"}), ("b", {"mount_point": ""}), ("b", {"identity": "cn"})],
 )
-async def test_a_client_that_does_not_belong_here_is_closed(
-    desk: Desk, lane: str, scope: dict[str, str], reason: str
+async def test_a_client_that_does_not_belong_there_stays(
+    desk: Desk, lane: str, scope: dict[str, str]
 ) -> None:
     client, node = pair()
-    assert desk.send(node, b"connect", lane, **scope)
-    node.close()
-    assert await desk.refused() == reason
-    assert await read(client) == b""
+    assert not await desk.send(node, b"connect", lane, **scope)
+    assert desk.sent.transfers_failed == 1
+    client.send(b"still here")
+    assert node.recv(100) == b"still here"
     assert not desk.accepted
+    assert not desk.logged
+    client.close()
+    node.close()
+
+
+async def test_a_listener_that_closes_after_the_answer(desk: Desk) -> None:
+    client, node = pair()
+    desk.relays.refusal = lambda request: ""  # type: ignore[method-assign]
+    desk.listener.close()
+    desk.listener = desk.listen(desk.path)
+    desk.listener.open()
+    assert await desk.send(node, b"connect", name="back")
+    node.close()
+    assert await desk.refused() == "there is no open listener 'back' here"
+    assert await read(client) == b""
+    client.close()
+
+
+async def test_a_node_of_another_cluster_takes_no_client(desk: Desk) -> None:
+    other = Transfers(desk.folder, "d", "a", desk.sent)
+    answer = asyncio.get_running_loop().create_future()
+    other.transfer("b", "b", Here()).ask(PEER, SCOPE, answer.set_result)
+    assert await answer is None
+
+
+async def test_a_node_that_does_not_answer_takes_no_client(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hookmq_cluster.transfer, "ANSWER", 0.05)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hanging:
+        hanging.bind(str(socket_path(desk.folder, "h")))
+        hanging.listen(1)
+        assert await desk.ask(node="h") is None
+        assert await desk.ask(node="h") is None
+        assert await desk.ask(node="h") is None  # its queue is full
+    assert desk.sent.transfers_failed == 3
+
+
+async def test_a_client_that_has_left_is_not_missed(desk: Desk) -> None:
+    assert await desk.ask() is not None
+    client, node = pair()
+    assert await desk.send(node, b"connect")  # the node has seen the end of the first one
+    node.close()
+    assert await read(client) == b"connect"
+    assert not desk.logged
     client.close()
 
 
@@ -194,14 +256,14 @@ async def test_a_node_that_is_not_there_takes_no_client(desk: Desk) -> None:
     client, node = pair()
     assert desk.sender.reaches("b")
     assert not desk.sender.reaches("c")
-    assert not desk.sender.transfer("c", "c", Here()).send(node.fileno(), PEER, SCOPE, b"")
+    assert await desk.ask(node="c") is None
     desk.listener.close()
     assert not desk.sender.reaches("b")
     stale = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     stale.bind(str(desk.path))
     stale.close()
     assert desk.sender.reaches("b")
-    assert not desk.send(node, b"connect")
+    assert not await desk.send(node, b"connect")
     client.send(b"still here")
     assert node.recv(100) == b"still here"
     desk.listener.open()  # replaces the stale socket
@@ -211,10 +273,10 @@ async def test_a_node_that_is_not_there_takes_no_client(desk: Desk) -> None:
 
 async def test_a_large_message_is_not_transferred(desk: Desk) -> None:
     client, node = pair()
-    assert not desk.send(node, bytes(MAX_MESSAGE))
-    assert not desk.send(node, b"", name="x" * 20_000)
-    data = os.urandom(150_000)
-    assert desk.send(node, data)
+    assert not await desk.send(node, bytes(MAX_DATA + 1))
+    assert not await desk.send(node, b"", name="x" * 20_000)
+    data = os.urandom(MAX_DATA - 40_000)
+    assert await desk.send(node, data)
     found = b""
     while len(found) < len(data):
         found += await read(client)
@@ -224,44 +286,48 @@ async def test_a_large_message_is_not_transferred(desk: Desk) -> None:
 
 
 async def test_two_processes_cannot_use_one_socket(desk: Desk) -> None:
-    other = TransferListener(desk.path, desk.relays.take, desk.counters)
+    other = desk.listen(desk.path)
     with pytest.raises(ConfigError, match="another process uses it"):
         other.open()
     assert desk.path.exists()
     desk.path.with_name("file.sock").touch()
     with pytest.raises(ConfigError, match="the file exists and is not a socket"):
-        TransferListener(desk.path.with_name("file.sock"), desk.relays.take, desk.counters).open()
+        desk.listen(desk.path.with_name("file.sock")).open()
     assert desk.path.with_name("file.sock").exists()
 
 
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (b"\x02\x00\x00", "it sent a message of another version"),
-        (b"\x01\x00", "it sent a message of another version"),
-        (b"\x01\x00\x01\xc1", "it sent a malformed request"),
-        (b"\x01\xff\xff" + encode_request(REQUEST), "it sent an incomplete message"),
+        (b"", "it asked nothing"),
+        (b"\x02", "a question of another version"),
+        (b"\x01\x01c", "a question of another version"),
+        (b"\x02\x01c\xc1", "a malformed request"),
+        (b"\x02\xffc", "a malformed request"),
+        (b"\x02\x01c" + bytes(MAX_QUESTION), "a malformed request"),
     ],
 )
-async def test_wrong_messages_are_refused(desk: Desk, data: bytes, error: str) -> None:
-    client, node = pair()
-    desk.raw(data, node.fileno()).close()
-    node.close()
+async def test_wrong_questions_are_refused(desk: Desk, data: bytes, error: str) -> None:
+    sock = desk.raw()
+    if data:
+        sock.send(data)
+        assert await read(sock) == b""
+    sock.close()
     assert await desk.refused() == error
-    assert await read(client) == b""
-    client.close()
 
 
 async def test_wrong_descriptors_are_closed(desk: Desk) -> None:
-    request = encode_request(REQUEST)
-    message = b"\x01" + len(request).to_bytes(2, "big") + request
     before = len(os.listdir("/proc/self/fd"))
     first, second = os.pipe()
     client, node = pair()
     for descriptors in ((), (first,), (node.fileno(), node.fileno())):
         desk.counters._last.clear()  # log each refusal
-        desk.raw(message, *descriptors).close()
+        sock = desk.raw()
+        sock.send(encode_question("c", REQUEST))
+        assert await read(sock) == b"\0"
+        socket.send_fds(sock, [b"connect"], descriptors)
         assert await desk.refused() == "a message without a socket"
+        sock.close()
     for one in (first, second):
         os.close(one)
     client.close()
@@ -270,24 +336,45 @@ async def test_wrong_descriptors_are_closed(desk: Desk) -> None:
     assert not desk.accepted
 
 
+async def test_a_process_without_free_descriptors_rests(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hookmq_cluster.transfer_listener, "REST", 0.01)
+    accept = desk.listener._sock.accept  # type: ignore[union-attr]
+    failures = ["1", "2"]
+
+    class Full:
+        """The listening socket while the first two calls find no free descriptor."""
+
+        def __init__(self, sock: socket.socket) -> None:
+            self.fileno, self.close = sock.fileno, sock.close
+
+        def accept(self) -> Any:
+            if failures:
+                raise OSError(failures.pop(0))
+            return accept()
+
+    desk.listener._sock = Full(desk.listener._sock)  # type: ignore[arg-type, assignment]
+    assert await desk.ask() is not None
+    assert not failures
+    assert await desk.refused() == "1"
+
+
 async def test_a_sender_without_a_message_is_closed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hookmq_cluster.transfer, "DEADLINE", 0.05)
-    silent = desk.raw(b"")
-    assert await desk.refused() == "no message within 0.05 s"
+    monkeypatch.setattr(hookmq_cluster.transfer_listener, "DEADLINE", 0.05)
+    silent = desk.raw()
+    assert await desk.refused() == "nothing was sent within 0.05 s"
     assert await read(silent) == b""
     silent.close()
-    desk.counters._last.clear()
-    desk.raw(b"").close()
-    assert await desk.refused() == "a message without a socket"
 
 
 async def test_too_many_silent_senders_are_closed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hookmq_cluster.transfer, "ARRIVING", 2)
-    silent = [desk.raw(b"") for _ in range(3)]
+    monkeypatch.setattr(hookmq_cluster.transfer_listener, "ARRIVING", 2)
+    silent = [desk.raw() for _ in range(3)]
     assert await read(silent[2]) == b""
     for one in silent:
         one.close()
@@ -308,7 +395,7 @@ def test_other_users_may_not_enter_the_folder(tmp_path: Path) -> None:
 def test_systems_without_these_sockets_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hookmq_cluster.transfer, "_KIND", None)
+    monkeypatch.setattr(hookmq_cluster.transfer, "AVAILABLE", False)
     with pytest.raises(ConfigError, match="has no sequenced Unix sockets"):
         prepare(tmp_path)
 

@@ -1,6 +1,7 @@
 """Test the plan for workers of one machine. tests/workers runs the workers."""
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,21 @@ async def test_workers_may_use_other_servers() -> None:
     await plan.stop()
     with pytest.raises(FileNotFoundError):
         os.stat(folder)
+
+
+async def test_workers_do_not_need_transfers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("x" * 80)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    logged: list[str] = []
+    plan = ClusterWorkers("site", None, lambda level, event, /, **fields: logged.append(event))
+    await plan.start()
+    assert logged == ["cluster.no_transfers"]
+    assert plan.settings("w0") == {"node": "site-w0"}
+    assert os.listdir(folder) == []
+    await plan.stop()
 
 
 def test_the_plugin_registers_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

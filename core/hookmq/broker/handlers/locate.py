@@ -49,7 +49,7 @@ def _located(connection: ClientConnection, here: Callable[[], None], place: Plac
 def _go_on(connection: ClientConnection, here: Callable[[], None], place: Place) -> None:
     relay = connection.relay
     if isinstance(place, Transfer):
-        if relay is not None and relay.transfer(place.send):
+        if relay is not None and relay.ask(place, partial(_located, connection, here)):
             return
         place = place.otherwise
     if isinstance(place, Redirect):
@@ -68,7 +68,7 @@ def _go_on(connection: ClientConnection, here: Callable[[], None], place: Place)
         here()
         if relay is not None and connection.reading and connection.phase is not Phase.CLOSED:
             connection.read_on()
-    elif relay is None:
+    elif relay is None or relay.relayed:
         # Neither a plugin's client nor one that another node has relayed to this one can be relayed.
         connection.refuse(ReasonCode.USE_ANOTHER_SERVER, "the session is on another node")
     else:

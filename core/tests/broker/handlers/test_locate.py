@@ -1,9 +1,9 @@
 """Test how a CONNECT finds the node of the cluster that has the client's session."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
-from hookmq.cluster_api import Here, Redirect, Refused, Transfer
+from hookmq.cluster_api import Here, Redirect, Refused, SendSocket, Transfer
 from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packets import Connack, Connect, Disconnect, Pingreq, Pingresp
 from hookmq.mqtt.reason_codes import ReasonCode
@@ -257,34 +257,62 @@ def test_an_older_client_is_relayed_instead(cluster: ScriptedCluster, clustered:
     assert relay.received
 
 
-class Transfers:
-    """The other process: it takes clients if `takes` is true."""
+class Process:
+    """Another process of the machine. It takes clients if `takes` is true, and answers at once unless `waits`."""
 
-    def __init__(self, takes: bool) -> None:
+    def __init__(self, takes: bool, waits: bool = False) -> None:
         self.takes = takes
-        self.sent: list[tuple[int, str, bytes]] = []
+        self.waits = waits
+        self.asked: list[tuple[Peer, str]] = []
+        self.sent: list[tuple[int, bytes]] = []
+        self.answers: list[Callable[[SendSocket | None], None]] = []
 
-    def send(self, descriptor: int, peer: Peer, scope: Scope, data: bytes) -> bool:
-        self.sent.append((descriptor, scope.name, data))
+    def ask(self, peer: Peer, scope: Scope, answered: Callable[[SendSocket | None], None]) -> None:
+        self.asked.append((peer, scope.name))
+        self.answers.append(answered)
+        if not self.waits:
+            self.answer()
+
+    def answer(self, refuses: bool = False) -> None:
+        self.answers.pop(0)(None if refuses else self.send)
+
+    def send(self, descriptor: int, data: bytes) -> bool:
+        self.sent.append((descriptor, data))
         return self.takes
 
 
-@pytest.mark.parametrize("waits", [False, True])
+def opened(harness: Harness, descriptor: int | None = 7) -> MemoryClient:
+    """Return a client whose wire has a descriptor."""
+    client = harness.open()
+    client.wire.descriptor = descriptor  # type: ignore[attr-defined]
+    return client
+
+
+CONNECT = encode(Connect("c", 5, True, 30), 5)
+
+
+@pytest.mark.parametrize("locating", [False, True])
+@pytest.mark.parametrize("asking", [False, True])
 def test_a_client_is_transferred_with_all_its_bytes(
-    cluster: ScriptedCluster, clustered: Harness, waits: bool
+    cluster: ScriptedCluster, clustered: Harness, locating: bool, asking: bool
 ) -> None:
-    other = Transfers(True)
-    place = Transfer(other.send, cluster.relaying)
-    client = clustered.open()
-    client.wire.descriptor = 7  # type: ignore[attr-defined]
-    cluster.place = None if waits else place
-    data = encode(Connect("c", 5, True, 30), 5) + encode(Pingreq(), 5)
+    other = Process(True, asking)
+    place = Transfer(other.ask, cluster.relaying)
+    client = opened(clustered)
+    cluster.place = None if locating else place
+    data = CONNECT + encode(Pingreq(), 5)
     client.raw(data)
-    if waits:
+    if locating:
         client.raw(b"more")
         data += b"more"
         cluster.answer(place)
-    assert other.sent == [(7, client.scope.name, data)]
+    assert other.asked == [(client.peer, client.scope.name)]
+    if asking:
+        client.raw(b"still more")
+        data += b"still more"
+        assert not other.sent
+        other.answer()
+    assert other.sent == [(7, data)]
     assert client.wire.aborted
     assert not client.wire.writes
     assert not clustered.broker.connections
@@ -292,28 +320,80 @@ def test_a_client_is_transferred_with_all_its_bytes(
     assert not clustered.logged("connect.refused")
 
 
-@pytest.mark.parametrize("descriptor", [None, 7])
+@pytest.mark.parametrize("why", ["no descriptor", "refused", "not sent"])
 def test_a_client_that_cannot_be_transferred_is_relayed_or_stays(
-    cluster: ScriptedCluster, clustered: Harness, descriptor: int | None
+    cluster: ScriptedCluster, clustered: Harness, why: str
 ) -> None:
-    other = Transfers(False)
     for otherwise, relays in ((cluster.relaying, 1), (Here(), 0)):
-        cluster.place = Transfer(other.send, otherwise)
-        client = clustered.open()
-        client.wire.descriptor = descriptor  # type: ignore[attr-defined]
-        client.raw(encode(Connect("c", 5, True, 30), 5))
+        other = Process(False, waits=True)
+        cluster.place = Transfer(other.ask, otherwise)
+        client = opened(clustered, None if why == "no descriptor" else 7)
+        client.raw(CONNECT)
+        if why == "no descriptor":
+            assert not other.asked
+        else:
+            client.expect_nothing()
+            other.answer(refuses=why == "refused")
         assert len(cluster.relays) == relays
         cluster.relays.clear()
         if not relays:
             assert client.expect(Connack).code == 0
             client.ping()
-    assert len(other.sent) == (0 if descriptor is None else 2)
+        assert len(other.sent) == (why == "not sent")
+
+
+def test_a_client_that_leaves_while_the_other_process_is_asked(
+    cluster: ScriptedCluster, clustered: Harness
+) -> None:
+    other = Process(True, waits=True)
+    cluster.place = Transfer(other.ask, cluster.relaying)
+    client = opened(clustered)
+    client.raw(CONNECT)
+    client.wire.descriptor = None  # type: ignore[attr-defined]
+    client.drop()
+    other.answer()
+    assert not other.sent
+    assert cluster.relays[0].events == ["closed"]
+    assert not clustered.broker.connections
+
+
+def test_a_silent_process_is_not_awaited_for_ever(
+    cluster: ScriptedCluster, clustered: Harness
+) -> None:
+    other = Process(True, waits=True)
+    cluster.place = Transfer(other.ask, Here())
+    client = opened(clustered)
+    client.raw(CONNECT)
+    clustered.advance(client.scope.connect_timeout + 1)
+    assert client.expect(Connack).code == ReasonCode.SERVER_UNAVAILABLE
+    other.answer()
+    assert not other.sent
 
 
 def test_a_client_of_a_plugin_is_not_transferred(
     cluster: ScriptedCluster, clustered: Harness
 ) -> None:
-    other = Transfers(True)
-    cluster.place = Transfer(other.send, Here())
+    other = Process(True)
+    cluster.place = Transfer(other.ask, Here())
     clustered.connect("c").ping()  # its wire has no socket
-    assert not other.sent
+    assert not other.asked
+
+
+@pytest.mark.parametrize("rest", [b"", encode(Pingreq(), 5)])
+def test_a_relayed_client_may_send_before_it_is_located(
+    cluster: ScriptedCluster, clustered: Harness, rest: bytes
+) -> None:
+    other = Process(True)
+    wire = opened(clustered).wire
+    connection = clustered.broker.accept(wire, clustered.open().peer, Scope(), relayed=True)
+    cluster.place = None
+    connection.feed(CONNECT + rest)
+    connection.feed(encode(Pingreq(), 5))
+    clustered.settle()
+    assert not wire.writes
+    cluster.answer(Transfer(other.ask, Here()))
+    clustered.settle()
+    answers = b"".join(write.data for write in wire.writes)
+    assert answers[:1] == b"\x20"
+    assert answers.count(b"\xd0\x00") == (2 if rest else 1)
+    assert not other.asked
