@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -48,6 +50,21 @@ def test_the_table_compares_the_medians() -> None:
     assert "| across-q0 | 400 | 5.00 | 2.50x | 4.50 | 0.50 |" in table
     assert any("local-q0 | VOID: lost" in line for line in table)
     assert {line.count("|") for line in table} == {7}
+
+
+def test_workers_are_started_as_the_row_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[int, bool]] = []
+
+    @contextlib.contextmanager
+    def workers(count: int, together: bool) -> Iterator[None]:
+        started.append((count, together))
+        yield
+
+    monkeypatch.setattr(cluster_nodes, "workers", workers)
+    for kind in ("1", "2", "2 together"):
+        with cluster.running(kind):
+            pass
+    assert started == [(1, False), (2, False), (2, True)]
 
 
 def test_only_selects_rows() -> None:
