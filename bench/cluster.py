@@ -12,14 +12,18 @@ unacknowledged messages. The rows are:
     across-volatile  the same, QoS 1, without durable sessions
     across-q0        the same, QoS 0
     worker-1, -2     one or two workers and their nats-server, QoS 0
-    together-2       the same, with each pair of clients on one worker
+    worker-half      one worker with half of the messages per second
+    together-2       two workers, with each pair of clients on one of them
     share-1, -2      one or two workers, QoS 0, all publishers to one shared subscription
+    share-half       one worker with half of the messages per second
     nats-q1          three NATS servers that are MQTT brokers themselves, from server to server, QoS 1, durable sessions
     nats-q0          the same, QoS 0
     takeover         seconds until the sessions of a killed node are resumed on another one
     subscriptions    memory of each node and traffic between nodes, by the number of subscriptions
 
 Two workers can use twice the CPU time of one. If each of them has a CPU, they handle 2 / ratio times as many messages.
+Here they share their CPUs with the generator, so each of them handles half of what it could. Messages are read in smaller
+batches then, which cost more: compare together-2 with worker-half, and share-2 with share-half.
 
 A run is void if a message with QoS 1 was lost, doubled or reordered, or if a session was lost.
 """
@@ -58,7 +62,8 @@ class Row:
     """A load. `brokers` says which brokers run: single, cluster, nats, a number of workers, or the number and `together`.
 
     Each publisher has a subscriber. If `across`, they are on different nodes. If `shared`, all subscribers share one
-    subscription to all topics instead. The row's cost is compared with that of the row `reference`.
+    subscription to all topics instead. If `half_of` is a row, the rate is half of that row's. The row's cost is compared
+    with that of the row `reference`.
     """
 
     name: str
@@ -68,6 +73,7 @@ class Row:
     across: bool = False
     reference: str = ""
     shared: bool = False
+    half_of: str = ""
 
     def session(self, role: str) -> tuple[str, ...]:
         """The options of the generator for its sessions."""
@@ -86,9 +92,11 @@ ROWS = (
     Row("across-q0", "cluster", 0, False, True, "single-q0"),
     Row("worker-1", "1", 0, False),
     Row("worker-2", "2", 0, False, reference="worker-1"),
-    Row("together-2", "2 together", 0, False, reference="worker-1"),
+    Row("worker-half", "1", 0, False, half_of="worker-1"),
+    Row("together-2", "2 together", 0, False, reference="worker-half"),
     Row("share-1", "1", 0, False, shared=True),
-    Row("share-2", "2", 0, False, reference="share-1", shared=True),
+    Row("share-half", "1", 0, False, shared=True, half_of="share-1"),
+    Row("share-2", "2", 0, False, reference="share-half", shared=True),
     Row("nats-q1", "nats", 1, True, True, "single-q1"),
     Row("nats-q0", "nats", 0, False, True, "single-q0"),
 )
@@ -115,9 +123,10 @@ def generator(words: list[str]) -> list[str]:
     return [program, "bench", *words, "--json", "-", "--quiet"]
 
 
-def result(printed: str, lossy: bool) -> dict[str, Any]:
+def result(printed: str, lossy: bool, shared: bool = False) -> dict[str, Any]:
     """Return the result that a generator printed. Raises Void if it printed none, or if messages were lost,
-    doubled or reordered. If `lossy`, lost ones are allowed."""
+    doubled or reordered. If `lossy`, lost ones are allowed. If `shared`, different subscribers may get them in another
+    order."""
     start = printed.find("{")
     if start < 0:
         raise Void(f"the generator printed no result: {printed[-200:]!r}")
@@ -125,23 +134,30 @@ def result(printed: str, lossy: bool) -> dict[str, Any]:
     bad = {key: found[key] for key in ("lost", "duplicates", "reordered") if found[key]}
     if lossy:
         bad.pop("lost", None)
+    if shared:
+        bad.pop("reordered", None)
     if bad or found["refused"] or found["lost_connections"]:
         raise Void(f"{bad}, refused {found['refused']}, disconnected {found['lost_connections']}")
     return found
 
 
-def _load(row: Row, brokers: Brokers, seconds: float, clients: int) -> tuple[int, float]:
-    """Run a row's load. Return the number of received messages and their rate."""
+def _load(
+    row: Row, brokers: Brokers, seconds: float, clients: int, rate: float
+) -> tuple[int, float]:
+    """Run a row's load, with at most `rate` messages per second if that is not 0. Return the number of received messages
+    and their rate."""
     words = ["-q", str(row.qos)]
     home = ["-p", str(brokers.ports["a"])]
     timing = ["--duration", f"{seconds}s", "--warm-up", "0s"]
     number, window = str(clients), ["--window", str(WINDOW)]
+    if rate:
+        timing += ["--rate", f"{rate:.0f}"]
     if not row.across:
         words += ["--publishers", number, *row.session("pair")]
         scenario = ["fanin", "--shared", "--subscribers", number] if row.shared else ["pair"]
         program = generator([*scenario, *words, *home, *timing, *window])
         done = subprocess.run(program, capture_output=True, text=True, check=False)
-        found = result(done.stdout or done.stderr, lossy=not row.qos)
+        found = result(done.stdout or done.stderr, lossy=not row.qos, shared=row.shared)
         return found["received"], found["rates"]["received"]
     words += ["-t", f"bench/{time.monotonic_ns()}/{{i}}"]
     # The subscribers end some time after the publishers.
@@ -167,10 +183,11 @@ def _load(row: Row, brokers: Brokers, seconds: float, clients: int) -> tuple[int
     return received["received"], received["received"] / seconds
 
 
-def measure(row: Row, brokers: Brokers, seconds: float, clients: int) -> Run:
-    """Measure one run of a row. Raises Void if it does not count."""
+def measure(row: Row, brokers: Brokers, seconds: float, clients: int, limit: float) -> Run:
+    """Measure one run of a row, with at most `limit` messages per second if that is not 0. Raises Void if the run does
+    not count."""
     before = brokers.cpu()
-    messages, rate = _load(row, brokers, seconds, clients)
+    messages, rate = _load(row, brokers, seconds, clients, limit)
     after = brokers.cpu()
     if not messages:
         raise Void("no message was received")
@@ -206,8 +223,10 @@ def compare(
         for number in range(rounds):
             # Reverse the order each time, because the machine's state changes over time.
             for row in rows if number % 2 == 0 else reversed(rows):
+                other = runs.get(row.half_of)
+                limit = other[-1].rate / 2 if other else 0.0
                 try:
-                    run = measure(row, started[row.brokers], seconds, clients)
+                    run = measure(row, started[row.brokers], seconds, clients, limit)
                 except Void as error:
                     void[row.name] = str(error)
                     said = f"VOID: {error}"

@@ -35,6 +35,28 @@ def test_messages_with_qos_0_may_be_lost_but_not_doubled() -> None:
         cluster.result(json.dumps(GOOD | {"duplicates": 3}), lossy=True)
 
 
+def test_members_of_a_shared_subscription_may_get_messages_in_another_order() -> None:
+    reordered = json.dumps(GOOD | {"reordered": 1})
+    assert cluster.result(reordered, lossy=True, shared=True)["received"] == 5
+    with pytest.raises(Void, match="reordered"):
+        cluster.result(reordered, lossy=True)
+
+
+def test_a_row_may_have_half_of_the_rate_of_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[tuple[str, float]] = []
+
+    def measure(row: cluster.Row, brokers: None, seconds: float, clients: int, limit: float) -> Any:
+        limits.append((row.name, limit))
+        return cluster.Run(1, 300.0, {"a": 1.0})
+
+    monkeypatch.setattr(cluster, "running", lambda kind: contextlib.nullcontext())
+    monkeypatch.setattr(cluster, "measure", measure)
+    rows = [row for row in cluster.ROWS if row.name in ("worker-1", "worker-half")]
+    cluster.compare(rows, 2, 1.0, 1)
+    # The order is reversed each time.
+    assert limits == [("worker-1", 0), ("worker-half", 150), ("worker-half", 150), ("worker-1", 0)]
+
+
 def test_a_generator_that_fails_makes_a_run_void() -> None:
     with pytest.raises(Void, match="unknown option"):
         cluster.result("unknown option", lossy=True)
