@@ -23,7 +23,6 @@ from hookmq.plugin import (
     Message,
     ReasonCode,
     Runtime,
-    StoreError,
     Subscription,
 )
 from hookmq.storage_api import CommitId, StoreFailed
@@ -40,6 +39,7 @@ from hookmq_cluster.interest import Interest
 from hookmq_cluster.keeper import LaneKeeper
 from hookmq_cluster.lanes import Lanes, Owner
 from hookmq_cluster.links import Links
+from hookmq_cluster.member_messages import MemberMessages
 from hookmq_cluster.membership import Member, Membership
 from hookmq_cluster.names import Names
 from hookmq_cluster.retained import Retained
@@ -56,12 +56,8 @@ from hookmq_cluster.wire_messages import (
     Packet,
     Reopen,
     WireMessage,
-    WireReader,
-    encode,
 )
 
-_NAMESAKE: Final = 1.0
-"""Seconds for which a starting node waits for another process with its name to answer."""
 _GIVING: Final = 5.0
 """Seconds to wait until another node has a lane."""
 _GLANCE: Final = 0.05
@@ -105,11 +101,9 @@ class JoinedCluster:
         self.home = home = node
         self.ready = False
         """Whether this node has joined, so that clients may connect."""
-        self._namesake = ""
         self._order = ConnectionOrder(runtime, node)
-        self._reader = WireReader(runtime)
-        self._ends: list[Callable[[], None]] = []
-        self.links = Links(runtime, node, boot, self._transmit)
+        self._messages = MemberMessages(engine, names, runtime, self.me)
+        self.links = Links(runtime, node, boot, self._messages.transmit)
         self.store = ClusterStore(
             engine, names, runtime, node, boot, home,
             lambda record: self.retained.entries(record),
@@ -141,8 +135,6 @@ class JoinedCluster:
         )  # fmt: skip
         self.keeper: LaneKeeper
         self.drain: NodeDrain
-        self._stopping: set[str] = set()
-        """The boots of nodes that stop, and that take no lanes."""
 
     # --- called by the broker -------------------------------------------------------------------------------------
 
@@ -241,11 +233,10 @@ class JoinedCluster:
         finished filling the cluster.
         """
         runtime = self._runtime
-        self.me = self.membership.me = self.me._replace(address=address)
-        for subject in (self._names.everyone, self._names.node(self.me.node)):
-            self._ends.append(self._engine.listen(subject, self._receive))
+        self.me = self.membership.me = self._messages.me = self.me._replace(address=address)
+        self._messages.open(self._receive)
         self._engine.on_connection(self._connection_changed)
-        await self._refuse_namesake()
+        await self._messages.refuse_namesake(self.name)
         await refuse_unfinished(self._engine, runtime, self._names)
         self.lanes.watch()
         # Without the owners of all lanes, messages could be acknowledged that durable sessions do not get.
@@ -257,7 +248,7 @@ class JoinedCluster:
         # Again: a tool that looked for live nodes before may not have seen this one.
         await refuse_unfinished(self._engine, runtime, self._names)
         await self._read_retained()
-        self._send_all(Hello(address, True))
+        self._messages.send_all(Hello(address, True))
         await self._know_subscriptions()
         await self.keeper.settle_queues(self.interest.synced)
         self.ready = self.keeper.joined = True
@@ -292,30 +283,19 @@ class JoinedCluster:
         self.retained.start()
         await read
 
-    async def _refuse_namesake(self) -> None:
-        self._send(self.me.node, Hello("", True))
-        await pause(self._runtime, _NAMESAKE)
-        if self._namesake:
-            raise StoreError(
-                f"another process is already node {self.me.node!r} of cluster {self.name!r}, "
-                f"at {self._namesake}: give each node its own name"
-            )
-
     async def leave(self) -> None:
         """Give all lanes to other nodes, and leave the cluster. If all nodes stop, the lanes have no owner, and each node
         takes its own at its next start."""
         self.ready = False
         self.keeper.leaving = True
-        self._send_all(Leaving())
+        self._messages.send_all(Leaving())
         if self.membership.others:
             # Nodes that stop at the same time hear of each other.
             await pause(self._runtime, _GLANCE)
         # Without its home lane, the node cannot commit records of the others.
         for lane in sorted(self.keeper.open, key=lambda lane: (lane == self.home, lane)):
             await self._give_away(lane)
-        for end in self._ends:
-            end()
-        self._ends.clear()
+        self._messages.close()
         self.lanes.close()
         for lane in list(self.keeper.open):
             self.inbox.close_lane(lane)
@@ -359,28 +339,21 @@ class JoinedCluster:
 
     def is_stopping(self, member: Member) -> bool:
         """Return whether a live node takes no lanes, because it stops or is drained."""
-        return member.boot in self._stopping
+        return self._messages.is_stopping(member)
 
     def _connection_changed(self, connected: bool) -> None:
         if connected:
             self.links.reconnected()
 
     def _look(self) -> None:
-        if self._ends:  # until the node leaves
+        if self._messages.is_open:  # until the node leaves
             self.keeper.look()
             self.drain.look()
             self._runtime.call_later(self.lease / _LOOKS, self._look)
 
     # --- called for other nodes --------------------------------------------------------------------------------
 
-    def _receive(self, subject: str, data: bytes) -> None:
-        received = self._reader.read(subject, data)
-        if received is None or received.boot == self.me.boot:
-            return
-        node, boot, message = received
-        if node == self.me.node:
-            self._meet_namesake(message)
-            return
+    def _receive(self, node: str, boot: str, message: WireMessage) -> None:
         self.membership.heard_from(node, boot)
         if isinstance(message, Open | Reopen | Packet | Ack):
             self.links.receive(node, boot, message)
@@ -388,22 +361,11 @@ class JoinedCluster:
             self._kicked(node, message)
         elif isinstance(message, Hello):
             self.membership.look()
-            self._stopping.discard(boot)
             if message.answer:
-                self._send(node, Hello(self.me.address, False))
+                self._messages.send(node, Hello(self.me.address, False))
                 self._warn(node)
-        elif isinstance(message, Leaving):
-            self._stopping.add(boot)
         elif isinstance(message, HandOver):
             self._asked_for_lane(node, boot, message)
-
-    def _meet_namesake(self, message: WireMessage) -> None:
-        if not isinstance(message, Hello):
-            return
-        if message.answer:
-            self._send(self.me.node, Hello(self.me.address or "an unknown address", False))
-        elif not self.ready:
-            self._namesake = message.address
 
     def _kicked(self, node: str, kick: Kick) -> None:
         client_id = kick.client_id
@@ -428,7 +390,7 @@ class JoinedCluster:
         self._update_owners(member.node)
 
     def _left(self, member: Member) -> None:
-        self._stopping.discard(member.boot)
+        self._messages.forget(member)
         self._runtime.log("warning", "cluster.member_left", node=member.node)
         self.interest.member_left(member.node)
         self.forwarding.node_gone(member.node)
@@ -479,7 +441,7 @@ class JoinedCluster:
     def _kick(self, client_id: str) -> None:
         stamp = self._order.stamp(client_id)
         if self.membership.others:
-            self._send_all(Kick(client_id, stamp))
+            self._messages.send_all(Kick(client_id, stamp))
 
     def _lapsed(self) -> None:
         self.interest.lapsed()
@@ -487,24 +449,15 @@ class JoinedCluster:
             self._announce_drain(False)
 
     def _announce_drain(self, takes_lanes: bool) -> None:
-        self._send_all(Hello(self.me.address, True) if takes_lanes else Leaving())
+        self._messages.send_all(Hello(self.me.address, True) if takes_lanes else Leaving())
 
     def _warn(self, node: str) -> None:
         """Tell a node that this one takes no lanes, if that is so."""
         if self.drain.state in ("draining", "drained"):
-            self._send(node, Leaving())
+            self._messages.send(node, Leaving())
 
     def _ask_for_lane(self, node: str, lane: str) -> None:
-        self._send(node, HandOver(lane))
-
-    def _send(self, node: str, message: WireMessage) -> None:
-        self._transmit(node, encode(self.me.node, self.me.boot, message))
-
-    def _send_all(self, message: WireMessage) -> None:
-        self._engine.send(self._names.everyone, encode(self.me.node, self.me.boot, message))
-
-    def _transmit(self, node: str, data: bytes) -> None:
-        self._engine.send(self._names.node(node), data)
+        self._messages.send(node, HandOver(lane))
 
 
 def _nothing() -> None:
