@@ -17,7 +17,7 @@ class RelayCounters:
         self.relayed_in = 0
         self.transferred_out = 0
         self.transferred_in = 0
-        self.transfers_failed = 0
+        self.transfers_declined = 0
         self.failed_out = 0
         self.refused_in = 0
         self._log = log
@@ -60,9 +60,9 @@ class RelayCounters:
             lambda: _both(self.transferred_out, self.transferred_in),
         )  # fmt: skip
         metrics.counter(
-            "cluster_transfer_failures_total",
-            "Clients whose sockets could not be transferred, and that were relayed or stayed.",
-            lambda: [({}, self.transfers_failed)],
+            "cluster_transfers_declined_total",
+            "Clients that another node of the machine did not take, and that were relayed or stayed.",
+            lambda: [({}, self.transfers_declined)],
         )  # fmt: skip
         metrics.counter(
             "cluster_relay_failures_total", "Connections that could not be relayed, by direction.",

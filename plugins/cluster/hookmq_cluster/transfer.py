@@ -105,46 +105,52 @@ class _Question:
         self._counters = transfers.counters
         self._answered = answered
         self._loop = asyncio.get_running_loop()
-        self._sock = new_socket()
+        self._sock: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def ask(self, path: str, request: Request, cluster: str) -> None:
         """Send the question."""
         try:
             question = encode_question(cluster, request)
+            self._sock = new_socket()
             self._sock.connect(path)
             self._sock.send(question)
-        except (OSError, HandshakeError):
-            self._end(None)
+        except (OSError, HandshakeError):  # also if no descriptor is free
+            self._end(False)
             return
-        self._timer = self._loop.call_later(ANSWER, self._end, None)
+        self._timer = self._loop.call_later(ANSWER, self._end, False)
         self._loop.add_reader(self._sock, self._read)
 
     def _read(self) -> None:
+        assert self._sock is not None
         try:
             answer = self._sock.recv(1024)
         except BlockingIOError:
             return
         except OSError:
             answer = b""
-        self._end(self._send if answer == _YES else None)
+        self._end(answer == _YES)
 
-    def _end(self, send: SendSocket | None) -> None:
-        if self._timer is not None:
+    def _end(self, yes: bool) -> None:
+        if self._timer is not None and self._sock is not None:
             self._timer.cancel()
             self._loop.remove_reader(self._sock)
-        if send is None:
-            self._counters.transfers_failed += 1
-        with self._sock:
-            self._answered(send)
+        try:
+            if not yes:
+                self._counters.transfers_declined += 1
+            self._answered(self._send if yes else None)
+        finally:
+            if self._sock is not None:
+                self._sock.close()
 
     def _send(self, descriptor: int, data: bytes) -> bool:
+        assert self._sock is not None
         try:
             if len(data) > MAX_DATA:
                 raise OSError("more bytes than one message may have")
             socket.send_fds(self._sock, (data,), (descriptor,))
         except OSError:
-            self._counters.transfers_failed += 1
+            self._counters.transfers_declined += 1
             return False
         self._counters.transferred_out += 1
         return True

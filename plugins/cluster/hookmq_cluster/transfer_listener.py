@@ -33,13 +33,21 @@ Take = Callable[[socket.socket, Request, bytes], None]
 
 
 class _Arrival:
-    """One client that is being transferred. `request` is None until the sender has asked."""
+    """One client that is being transferred. Once the sender has asked, `request` is set, and `place` keeps a descriptor
+    free for the client's socket."""
 
-    __slots__ = ("request", "timer")
+    __slots__ = ("place", "request", "timer")
 
     def __init__(self, timer: asyncio.TimerHandle) -> None:
         self.timer = timer
         self.request: Request | None = None
+        self.place: socket.socket | None = None
+
+    def free(self) -> None:
+        """Free the descriptor."""
+        if self.place is not None:
+            self.place.close()
+            self.place = None
 
 
 class TransferListener:
@@ -126,6 +134,7 @@ class TransferListener:
             if arrival.request is None:
                 self._asked(sock, arrival)
             else:
+                arrival.free()
                 self._received(sock, arrival.request)
         except BlockingIOError:
             return
@@ -142,6 +151,8 @@ class TransferListener:
         refusal = f"this is cluster {self._cluster!r}"
         if cluster == self._cluster:
             refusal = self._refusal(request)
+        if not refusal:
+            arrival.place = sock.dup()
         sock.send(encode_answer(refusal))
         if refusal:
             self._drop(sock)
@@ -163,7 +174,9 @@ class TransferListener:
         self._refused(f"nothing was sent within {DEADLINE:g} s")
 
     def _drop(self, sock: socket.socket) -> None:
-        self._arriving.pop(sock).timer.cancel()
+        arrival = self._arriving.pop(sock)
+        arrival.timer.cancel()
+        arrival.free()
         self._loop.remove_reader(sock)
         sock.close()
 

@@ -1,7 +1,9 @@
 """Test transfers of clients' sockets between nodes on one machine. tests/workers tests them with brokers."""
 
 import asyncio
+import contextlib
 import os
+import resource
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -200,7 +202,7 @@ async def test_a_client_that_does_not_belong_there_stays(
 ) -> None:
     client, node = pair()
     assert not await desk.send(node, b"connect", lane, **scope)
-    assert desk.sent.transfers_failed == 1
+    assert desk.sent.transfers_declined == 1
     client.send(b"still here")
     assert node.recv(100) == b"still here"
     assert not desk.accepted
@@ -239,7 +241,7 @@ async def test_a_node_that_does_not_answer_takes_no_client(
         assert await desk.ask(node="h") is None
         assert await desk.ask(node="h") is None
         assert await desk.ask(node="h") is None  # its queue is full
-    assert desk.sent.transfers_failed == 3
+    assert desk.sent.transfers_declined == 3
 
 
 async def test_a_client_that_has_left_is_not_missed(desk: Desk) -> None:
@@ -358,6 +360,48 @@ async def test_a_process_without_free_descriptors_rests(
     assert await desk.ask() is not None
     assert not failures
     assert await desk.refused() == "1"
+
+
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no process make a socket from now on."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(hookmq_cluster.transfer, "new_socket", fail)
+
+
+async def test_a_sender_without_free_descriptors_keeps_the_client(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full(monkeypatch)
+    assert await desk.ask() is None
+    assert desk.sent.transfers_declined == 1
+
+
+async def test_a_descriptor_is_kept_free_for_the_client(desk: Desk) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    sock = desk.raw()
+    sock.send(encode_question("c", REQUEST))
+    assert await read(sock) == b"\0"
+    assert len(os.listdir("/proc/self/fd")) == before + 3  # ours, the node's, and the place
+    client, node = pair()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    spare = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
+        with contextlib.suppress(OSError):  # until no descriptor is free
+            while True:
+                spare.append(os.dup(0))
+        socket.send_fds(sock, [b"connect"], (node.fileno(),))
+        assert await read(client) == b"connect"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for one in spare:
+            os.close(one)
+    for end in (sock, client, node):
+        end.close()
 
 
 async def test_a_sender_without_a_message_is_closed(
