@@ -199,7 +199,8 @@ class JoinedCluster:
 
     def online(self, owner: str, members: int) -> None:
         self.interest.online(owner, members)
-        if not members and owner not in self.interest.local.groups and not self.keeper.leaving:
+        with_lane = self.keeper.leaving and not self.drain.moving_clients
+        if not members and owner not in self.interest.local.groups and not with_lane:
             # The last member has left, and not with its lane.
             self._node.hand_on(owner)
 

@@ -61,6 +61,8 @@ class NodeDrain:
         self.state: DrainState = ""
         self.problem = ""
         """Why the last attempt to drain the node or to put it back did not succeed."""
+        self.moving_clients = False
+        """Whether clients are disconnected whose sessions do not move with a lane."""
         self._runtime = runtime
         self._names = names
         self._node = node
@@ -73,6 +75,7 @@ class NodeDrain:
         self._announce = announce
         self._end_relays = end_relays
         self._running = False
+        self._former: DrainState = ""
         self._passing: set[str] = set()
         """Lanes that this node got by mistake, and passes on."""
 
@@ -121,6 +124,7 @@ class NodeDrain:
         self._runtime.spawn(self._return(), partial(self._ended, ""))
 
     def _begin(self, state: DrainState) -> None:
+        self._former = self.state
         self.state, self.problem, self._running = state, "", True
 
     def _ended(self, state: DrainState, _: object, error: BaseException | None) -> None:
@@ -134,8 +138,9 @@ class NodeDrain:
             return
         self.problem = str(error)
         if self.state == "returning":
+            # A drain that had failed has not ended all relays.
             self._keeper.leaving = True
-            self.state = "drained"
+            self.state = self._former
         self._runtime.log("error", "cluster.drain_failed", state=self.state, error=self.problem)
 
     # --- drain -------------------------------------------------------------------------------------------------------
@@ -171,6 +176,7 @@ class NodeDrain:
 
     async def _move_clients(self, seconds: float, moved: bool) -> None:
         """Disconnect the clients whose sessions do not move with a lane."""
+        self.moving_clients = True
         store, node = self._store, self._node
         waiting = [one for one in node.clients() if store.lane_of(one) is None]
         count = max(1, ceil(len(waiting) * SLICE / max(seconds, SLICE)))
@@ -182,6 +188,7 @@ class NodeDrain:
                 if store.lane_of(client_id) is None:
                     node.disconnect(client_id, code, "the node is drained", reference)
             await pause(self._runtime, SLICE * step / count)
+        self.moving_clients = False
 
     def _reference(self) -> str:
         target = self._target()

@@ -578,6 +578,37 @@ def test_without_a_log_a_drain_fails_and_can_be_repeated(world: ClusterWorld) ->
     assert durable(world, "b", "s").session_present
 
 
+def test_what_could_not_be_put_back_is_as_drained_as_before(world: ClusterWorld) -> None:
+    """A drain that failed has not ended all relays, so the node must not count as drained."""
+    durable(world, "a", "s").subscribe("t", 1)
+    world.log.available = False
+    world.manager("a").drain_node("a", 0.0, False)
+    world.advance(8.0)
+    world.manager("a").undrain_node("a")
+    world.advance(90.0)
+    assert status(world, "a").state == "draining"
+    assert "was not returned within 30 s" in status(world, "a").problem
+    world.log.available = True
+    world.advance(2 * LEASE)
+    drain(world, "a")
+    world.log.available = False
+    world.manager("a").undrain_node("a")
+    world.advance(90.0)
+    assert status(world, "a").state == "drained"
+
+
+def test_messages_of_members_that_leave_go_to_members_on_other_nodes(world: ClusterWorld) -> None:
+    other = durable(world, "b", "other")
+    other.subscribe("$share/g/t", 1)
+    member = world.connect("a", "member", auto_ack=False)
+    member.subscribe("$share/g/t", 1)
+    world.connect("a", "p").publish("t", b"one", 1, expect=0)
+    world.settle()
+    assert (payloads(member), payloads(other)) == ([b"one"], [])
+    drain(world, "a")
+    assert payloads(other) == [b"one"]
+
+
 # clients that connect while their lane moves ---------------------------------------------------------------------
 
 

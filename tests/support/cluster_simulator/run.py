@@ -146,6 +146,15 @@ class _Run:
             world.advance(max(0.0, over - world.clock.now()))
             self._expired()
         world.advance(1.0)
+        self._return()
+
+    def _return(self) -> None:
+        """Connect clients again whose session has moved: a node that ended late has got its lane back."""
+        self._until(self._all_ready, 120.0, "the nodes do not join")
+        away = [one for one in self.work.permanent if not one.online]
+        if away:
+            self._connect(away)
+            self.world.advance(1.0)
 
     def _undrain(self) -> None:
         """Put drained nodes back into service, except some of them."""
