@@ -10,6 +10,8 @@ from admin_browser import AXE, Open
 from nats_server import NatsServer
 from serving import Served, serving
 
+ENDED = r"ERR_CONNECTION_REFUSED"
+"""What a page that is still open logs when its broker has ended, as it does at the end of a test."""
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("console")]
 
 CONFIG = """\
@@ -64,7 +66,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 def test_an_administrator_sees_the_cluster_and_moves_a_lane(tab: Open, nodes: Nodes) -> None:
     with nodes.start("a") as a:
-        view = tab(at=nodes.console("a", a)).sign_in()
+        view = tab(ENDED, at=nodes.console("a", a)).sign_in()
         with nodes.start("b"):
             view.go("cluster", "Cluster")
             view.count("Nodes", 2)
@@ -80,7 +82,7 @@ def test_an_administrator_sees_the_cluster_and_moves_a_lane(tab: Open, nodes: No
             view.page.get_by_label("To").select_option("c")
             view.confirm("Move")
             view.says("Done: Move the lane b.")
-            other = tab(at=nodes.console("c", c)).sign_in()
+            other = tab(ENDED, at=nodes.console("c", c)).sign_in()
             other.go("cluster", "Cluster")
             row = other.rows("Lanes").filter(
                 has=other.page.get_by_role("cell", name="b", exact=True)
