@@ -232,7 +232,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "cluster": ({"cluster": "other"}, "does not know the secret"),
     "listener": (
         {"listeners": (ListenerSettings("other", bind="127.0.0.1:0"),)},
-        "there is no open listener 'front' here",
+        "listener 'front' is not open here",
     ),
     "mount_point": (
         {"listeners": (ListenerSettings("front", bind="127.0.0.1:0", mount_point="m/"),)},

@@ -37,7 +37,7 @@ _ACKNOWLEDGEMENTS: Final = (
 )  # fmt: skip
 _SPACES: Final[dict[str, tuple[str, Callable[[PluginSpace], int]]]] = {
     "plugin_state_keys": ("Keys in the state of a plugin.", lambda space: len(space.values)),
-    "plugin_state_bytes": ("Bytes of keys, values and timers.", lambda space: space.size),
+    "plugin_state_bytes": ("Size of the state of a plugin in bytes.", lambda space: space.size),
     "plugin_timers": ("Timers of a plugin.", lambda space: len(space.timers)),
 }
 

@@ -109,8 +109,9 @@ class Transfer(NamedTuple):
     """The client belongs to another process of this machine, which can go on with its socket.
 
     ``ask(peer, scope, answered)`` asks that process whether it takes the client. It calls `answered` once, before or
-    after returning. The argument is None, or a function that the broker may call before `answered` returns. `otherwise`
-    applies if there is no function, if it returns False, or if the client uses TLS or WebSocket.
+    after returning. Its argument is a function that the broker may call before `answered` returns, or None if the process
+    does not take the client. `otherwise` applies after None, if the function returns False, and to clients that use TLS
+    or WebSocket.
     """
 
     ask: Callable[[Peer, Scope, Callable[[SendSocket | None], None]], None]

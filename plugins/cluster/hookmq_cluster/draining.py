@@ -76,6 +76,7 @@ class NodeDrain:
         self._end_relays = end_relays
         self._running = False
         self._former: DrainState = ""
+        """The state before the last request."""
         self._passing: set[str] = set()
         """Lanes that this node got by mistake, and passes on."""
 
@@ -152,7 +153,11 @@ class NodeDrain:
         while others := keeper.open - {self._home} or keeper.taking:
             await self._give_all(sorted(others & keeper.open), moved)
             await pause(self._runtime, _GLANCE)
-        await self._move_clients(seconds, moved)
+        self.moving_clients = True
+        try:
+            await self._move_clients(seconds, moved)
+        finally:
+            self.moving_clients = False
         # Without those clients, no shared subscription has members here when its queue leaves with the home lane.
         await self._give_all([self._home] if self._home in keeper.open else [], moved)
         for lane, owner in list(self._lanes.owners.items()):
@@ -176,7 +181,6 @@ class NodeDrain:
 
     async def _move_clients(self, seconds: float, moved: bool) -> None:
         """Disconnect the clients whose sessions do not move with a lane."""
-        self.moving_clients = True
         store, node = self._store, self._node
         waiting = [one for one in node.clients() if store.lane_of(one) is None]
         count = max(1, ceil(len(waiting) * SLICE / max(seconds, SLICE)))
@@ -188,7 +192,6 @@ class NodeDrain:
                 if store.lane_of(client_id) is None:
                     node.disconnect(client_id, code, "the node is drained", reference)
             await pause(self._runtime, SLICE * step / count)
-        self.moving_clients = False
 
     def _reference(self) -> str:
         target = self._target()

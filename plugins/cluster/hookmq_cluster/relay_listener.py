@@ -118,7 +118,7 @@ class RelayListener:
             return f"lane {request.lane} is not here"
         target = self.find(name)
         if target is None:
-            return f"there is no open listener {name!r} here"
+            return f"listener {name!r} is not open here"
         for setting in ("mount_point", "identity"):
             here, there = getattr(target.scope, setting), getattr(request, setting)
             if here != there:

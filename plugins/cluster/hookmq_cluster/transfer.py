@@ -38,6 +38,9 @@ MAX_DATA: Final = 192 * 1024
 """The most bytes of a client that are transferred."""
 _YES: Final = b"\0"
 _HEADER: Final = 2
+"""The bytes of a question before the name of its cluster: the version, and the length of the name."""
+MAX_QUESTION: Final = _HEADER + 255 + MAX_REQUEST
+"""The maximum size of a question in bytes."""
 _KIND: Final[int | None] = getattr(socket, "SOCK_SEQPACKET", None)
 AVAILABLE: Final = _KIND is not None
 """Whether the system has sequenced Unix sockets, as Linux does."""
@@ -168,9 +171,6 @@ def decode_question(data: bytes) -> tuple[str, Request]:
         raise HandshakeError("a question of another version")
     end = _HEADER + data[1]
     return data[_HEADER:end].decode(errors="replace"), decode_request(data[end:])
-
-
-MAX_QUESTION: Final = _HEADER + 255 + MAX_REQUEST
 
 
 def encode_answer(refusal: str) -> bytes:

@@ -140,7 +140,7 @@ async def test_a_request_and_its_first_bytes_may_arrive_together(desk: Desk) -> 
     ("changes", "reason"),
     [
         ({"lane": "z"}, b"lane z is not here"),
-        ({"listener": "web"}, b"there is no open listener 'web' here"),
+        ({"listener": "web"}, b"listener 'web' is not open here"),
         ({"identity": "san"}, b"identity of listener 'front' is '' here, and 'san' there"),
     ],
 )

@@ -219,7 +219,7 @@ async def test_a_listener_that_closes_after_the_answer(desk: Desk) -> None:
     desk.listener.open()
     assert await desk.send(node, b"connect", name="back")
     node.close()
-    assert await desk.refused() == "there is no open listener 'back' here"
+    assert await desk.refused() == "listener 'back' is not open here"
     assert await read(client) == b""
     client.close()
 
@@ -362,19 +362,13 @@ async def test_a_process_without_free_descriptors_rests(
     assert await desk.refused() == "1"
 
 
-def full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no process make a socket from now on."""
-
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(hookmq_cluster.transfer, "new_socket", fail)
-
-
 async def test_a_sender_without_free_descriptors_keeps_the_client(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full(monkeypatch)
+    def fail() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(hookmq_cluster.transfer, "new_socket", fail)
     assert await desk.ask() is None
     assert desk.sent.transfers_declined == 1
 
