@@ -99,18 +99,23 @@ def retained(world: World, publishers: Iterable[Publisher]) -> Iterator[str]:
 
 
 def lanes(world: World) -> Iterator[str]:
-    """Yield each lane that does not have exactly one owner now, and each frame of a process that was not the owner."""
+    """Yield what `owners` yields, and each frame of a process that did not own its lane."""
+    yield from owners(world)
+    yield from _fenced(world)
+
+
+def owners(world: World) -> Iterator[str]:
+    """Yield each lane that is not open on exactly one node, or whose owner is another node."""
     wanted = {
         name: [one for one in world.nodes if name in world.cluster(one).keeper.open]
         for name in world.cluster(next(iter(world.nodes))).lanes.owners
     }
-    for lane, owners in wanted.items():
-        if len(owners) != 1:
-            yield f"lane {lane} is open on the nodes {owners}"
+    for lane, nodes in wanted.items():
+        if len(nodes) != 1:
+            yield f"lane {lane} is open on the nodes {nodes}"
         told = {one: world.cluster(one).lanes.owners.get(lane) for one in world.nodes}
-        if {None if owner is None else owner.node for owner in told.values()} != set(owners):
-            yield f"lane {lane} is open on {owners}, but the nodes know the owners {told}"
-    yield from _fenced(world)
+        if {None if owner is None else owner.node for owner in told.values()} != set(nodes):
+            yield f"lane {lane} is open on {nodes}, but the nodes know the owners {told}"
 
 
 def _fenced(world: World) -> Iterator[str]:

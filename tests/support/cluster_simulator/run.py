@@ -149,12 +149,15 @@ class _Run:
         self._return()
 
     def _return(self) -> None:
-        """Connect clients again whose session has moved: a node that ended late has got its lane back."""
+        """Connect clients again whose session has moved: a node that ended late has got its lane back, or one that was
+        put back has got a lane while it was drained, and opens it when it next looks."""
+        world = self.world
         self._until(self._all_ready, 120.0, "the nodes do not join")
+        self._until(lambda: not any(checks.owners(world)), world.lease, "a lane has no open owner")
         away = [one for one in self.work.permanent if not one.online]
         if away:
             self._connect(away)
-            self.world.advance(1.0)
+            world.advance(1.0)
 
     def _undrain(self) -> None:
         """Put drained nodes back into service, except some of them."""
