@@ -60,6 +60,8 @@ from hookmq_cluster.wire_messages import (
 
 _GIVING: Final = 5.0
 """Seconds to wait until another node has a lane."""
+_SENDING: Final = 10.0
+"""Seconds for which a lane waits until the other nodes have all messages of its publishers."""
 _GLANCE: Final = 0.05
 """Seconds between two looks at whether the subscriptions of all nodes are known."""
 _PATIENCE: Final = 100
@@ -305,7 +307,7 @@ class JoinedCluster:
         await ended(self._runtime, self.membership.stop)
 
     async def _give_away(self, lane: str) -> None:
-        reason = await self.give_lane(lane, self._next_owner())
+        reason = await self._give(lane, self._next_owner(), moved=False)
         if reason:
             self._runtime.log("warning", "cluster.lane_kept", lane=lane, reason=reason)
 
@@ -326,6 +328,11 @@ class JoinedCluster:
         """Give an own lane to another node, or to none. Return the reason why this was not possible, or an empty string.
         A lane whose change the log has not confirmed in time may still move.
         """
+        # If another node does not get messages, clients use the lane for as long as that may end.
+        await answer(self._runtime, partial(self.forwarding.settle, _SENDING))
+        return await self._give(lane, to, moved)
+
+    async def _give(self, lane: str, to: Member | None, moved: bool) -> str:
         given = self._runtime.promise()
 
         def done(reason: str) -> None:

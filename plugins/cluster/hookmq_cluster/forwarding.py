@@ -388,8 +388,24 @@ class Forwarding:
         self.end_turn()
         self._wait(partial(done, None))
 
-    def _wait(self, done: Callable[[], None]) -> None:
-        """Call `done` once all nodes have everything that is reliable."""
+    def settle(self, seconds: float, done: Callable[[bool], None]) -> None:
+        """Pass True to `done` once all nodes have everything that was sent to them until now, also with QoS 0. Pass
+        False if that takes longer than `seconds`."""
+        settled = False
+
+        def end(all_sent: bool) -> None:
+            nonlocal settled
+            if not settled:
+                settled = True
+                too_late.cancel()
+                done(all_sent)
+
+        too_late = self._runtime.call_later(seconds, partial(end, False))
+        self.end_turn()
+        self._wait(partial(end, True), every=True)
+
+    def _wait(self, done: Callable[[], None], every: bool = False) -> None:
+        """Call `done` once all nodes have everything that is reliable, or simply everything if `every`."""
         waiting = 1
 
         def one() -> None:
@@ -399,7 +415,7 @@ class Forwarding:
                 done()
 
         for link in list(self._links.links()):
-            if not link.wait(one):
+            if not link.wait(one, every):
                 waiting += 1
         one()
 

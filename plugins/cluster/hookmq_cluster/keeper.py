@@ -35,6 +35,8 @@ _BATCH: Final = 500
 """Sessions that are released in one turn."""
 _HOME_FIRST: Final = 2.0
 """Seconds for which a lane without an owner is left to the node whose home lane it is."""
+_SENDING: Final = 1.0
+"""Seconds to wait until the other nodes have all messages of publishers whose sessions move."""
 _SPREAD: Final = 0.5
 """The longest random pause before an adoption, in seconds, so that the survivors share the lanes of a dead node."""
 
@@ -395,6 +397,16 @@ class LaneKeeper:
         self._node.after_commit(partial(self._committed, lane, to, done))
 
     def _committed(self, lane: str, to: Member | None, done: Callable[[str], None]) -> None:
+        self.open.discard(lane)
+        if lane == self.home:
+            self._store.close_lane(lane)
+            self._store.homeless = True
+        # What the publishers send through the next owner must not overtake what they have sent through this node.
+        self._forwarding.settle(_SENDING, partial(self._sent, lane, to, done))
+
+    def _sent(
+        self, lane: str, to: Member | None, done: Callable[[str], None], complete: bool
+    ) -> None:
         def given(won: int | Refused | Unavailable) -> None:
             self._giving.discard(lane)
             self._released.discard(lane)
@@ -411,10 +423,8 @@ class LaneKeeper:
                 self._runtime.log("error", "cluster.lane_not_given", lane=lane, reason=won.reason)
                 done(won.reason)
 
-        self.open.discard(lane)
-        if lane == self.home:
-            self._store.close_lane(lane)
-            self._store.homeless = True
+        if not complete:
+            self._runtime.log("warning", "cluster.messages_unsent", lane=lane)
         self._lanes.give(lane, to, given)
 
     def lost(self, lane: str, reason: str) -> None:

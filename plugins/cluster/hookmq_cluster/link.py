@@ -3,8 +3,10 @@
 Packets are numbered. They are kept until the node acknowledges them, and sent again if it does not.
 """
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Final, Protocol
 
 from hookmq.plugin import Runtime, Timer
@@ -113,12 +115,16 @@ class Link:
         self.full = self._bytes >= self._limit
         self.pump()
 
-    def wait(self, done: Callable[[], None]) -> bool:
+    def wait(self, done: Callable[[], None], every: bool = False) -> bool:
         """Return True if the node has all reliable frames, or will never have them. Otherwise return False, and call
-        `done` once it has."""
-        if self.closed or self._reliable <= self._done:
+        `done` once it has. With `every`, wait for the frames that are not reliable, too."""
+        position = self._added if every else self._reliable
+        if self.closed or position <= self._done:
             return True
-        self._waits.append((self._reliable, done))
+        if self._waits and self._waits[-1][0] > position:
+            insort(self._waits, (position, done), key=itemgetter(0))
+        else:
+            self._waits.append((position, done))
         return False
 
     def pump(self) -> None:

@@ -117,12 +117,47 @@ def test_messages_stay_in_order_while_a_node_gives_sessions_away(
     world.advance(3 * LEASE)
     owner, other = ("a", "c") if world.cluster("a").owns("b") else ("c", "a")
     streams = [Stream(world, name, qos) for name in "ac"]
+    world.connect(other, "volatile").subscribe("t/#", 1)
     given: list[str] = []
     give, to = world.cluster(owner).keeper.give, world.cluster(other).me
     world.clock.call_later(0.05, lambda: give("b", to, given.append))
     publish(world, streams, lambda: world.cluster(other).owns("b"))
     assert given == [""]
+    assert not world.nodes[owner].logged("cluster.messages_unsent")
     check_order(world, streams, 50)
+
+
+@pytest.mark.parametrize(
+    ("broken", "order"), [(5.0, ([b"1", b"2"], [])), (30.0, ([b"2", b"1"], ["b"]))]
+)
+@pytest.mark.parametrize("world", ["abc"], indirect=True)
+def test_qos_0_messages_stay_in_order_while_their_publisher_moves(
+    world: ClusterWorld, broken: float, order: tuple[list[bytes], list[str]]
+) -> None:
+    subscriber = world.connect("c", "other")
+    subscriber.subscribe("t/#", 0)
+    publisher = world.connect("b", "p", **OPTIONS)
+    world.advance(1.0)
+    log, engines = world.log, world.engines
+    log.break_route(engines["b"], engines["c"])
+    world.clock.call_later(broken, log.mend_routes)
+    publisher.publish("t", b"1")
+    given: list[str] = []
+    world.clock.spawn(
+        world.cluster("b").give_lane("b", world.cluster("a").me),
+        lambda reason, _: given.append(str(reason)),
+    )
+    world.advance(4.0)
+    assert not publisher.wire.closed
+    while not given:
+        world.advance(0.1)
+    again = world.connect("a", "p", **OPTIONS)
+    again.publish("t", b"2")
+    world.advance(broken + 10.0)
+    assert given == [""]
+    found = [one.payload for one in subscriber.messages]
+    unsent = [one["lane"] for one in world.nodes["b"].logged("cluster.messages_unsent")]
+    assert (found, unsent) == order
 
 
 @pytest.mark.parametrize("qos", [1, 2])

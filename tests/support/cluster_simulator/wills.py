@@ -28,6 +28,8 @@ class Will:
     ended: float | None = None
     normal: bool = False
     """Whether the client has sent DISCONNECT."""
+    slow: bool = False
+    """Whether DISCONNECT may arrive after the next CONNECT: its node did nothing when the client sent it."""
     attempts: int = 0
     """How often the client has connected since."""
     cancelled: bool = False
@@ -84,6 +86,7 @@ class WillClient(Client):
         """Disconnect, which discards the will."""
         if self.online and self.connection is not None:
             self.wills[-1].normal = True
+            self.wills[-1].slow = self.connection.clock_of_node.paused
             self.send(goodbye())
             self.drop()
 
@@ -107,7 +110,8 @@ class WillClient(Client):
                 continue
             if will.cancelled and not self._given_up():
                 yield f"{name} was published although its client came back in time"
-            if will.normal and not self._given_up():
+            late = will.slow and will.attempts
+            if will.normal and not late and not self._given_up():
                 yield f"{name} was published after DISCONNECT"
             if will.ended is None:
                 yield f"{name} was published while its client was connected"

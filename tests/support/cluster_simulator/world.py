@@ -201,6 +201,11 @@ class World(ClusterWorld):
         """Return the times at which any node regarded another one as dead."""
         return [time for clock in (*self.past, *self.clocks.values()) for time in clock.departures]
 
+    def unsent(self) -> bool:
+        """Return whether a node has given a lane away before the others had all messages of its publishers."""
+        events = (one[1] for clock in (*self.past, *self.clocks.values()) for one in clock.logged)
+        return "cluster.messages_unsent" in events
+
     def relay_to(self, node: str, near: str, lane: str) -> Relaying:
         """Return how to relay a connection from the node `near` to `node`, which has the sessions of `lane`."""
 
