@@ -394,3 +394,29 @@ class SimulatedEngine:
         self._listening.clear()
         if done is not None:
             self._turn(done)
+
+
+class LateAnswers:
+    """Keeps an engine's answers to commits that begin with `subject`, until `give`."""
+
+    def __init__(self, engine: SimulatedEngine, subject: str) -> None:
+        self._engine = engine
+        self._subject = subject
+        self._commit = engine.commit
+        self._held: list[Callable[[], None]] = []
+        engine.commit = self._take  # type: ignore[method-assign]
+
+    def _take(
+        self, entries: Sequence[Entry], done: Callable[[Result], None], key: str = ""
+    ) -> None:
+        if entries[0].subject == self._subject:
+            self._commit(entries, lambda result: self._held.append(partial(done, result)), key)
+        else:
+            self._commit(entries, done, key)
+
+    def give(self) -> None:
+        """Pass on the answers, and keep no more of them."""
+        self._engine.commit = self._commit  # type: ignore[method-assign]
+        held, self._held = self._held, []
+        for answer in held:
+            answer()

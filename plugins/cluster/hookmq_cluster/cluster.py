@@ -201,7 +201,7 @@ class JoinedCluster:
 
     def online(self, owner: str, members: int) -> None:
         self.interest.online(owner, members)
-        with_lane = self.keeper.leaving and not self.drain.moving_clients
+        with_lane = self.keeper.leaving and self.keeper.releasing
         if not members and owner not in self.interest.local.groups and not with_lane:
             # The last member has left, and not with its lane.
             self._node.hand_on(owner)

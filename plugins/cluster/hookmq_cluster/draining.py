@@ -61,8 +61,6 @@ class NodeDrain:
         self.state: DrainState = ""
         self.problem = ""
         """Why the last attempt to drain the node or to put it back did not succeed."""
-        self.moving_clients = False
-        """Whether clients are disconnected whose sessions do not move with a lane."""
         self._runtime = runtime
         self._names = names
         self._node = node
@@ -153,11 +151,7 @@ class NodeDrain:
         while others := keeper.open - {self._home} or keeper.taking:
             await self._give_all(sorted(others & keeper.open), moved)
             await pause(self._runtime, _GLANCE)
-        self.moving_clients = True
-        try:
-            await self._move_clients(seconds, moved)
-        finally:
-            self.moving_clients = False
+        await self._move_clients(seconds, moved)
         # Without those clients, no shared subscription has members here when its queue leaves with the home lane.
         await self._give_all([self._home] if self._home in keeper.open else [], moved)
         for lane, owner in list(self._lanes.owners.items()):

@@ -98,6 +98,8 @@ class LaneKeeper:
         """Whether this node knows the subscriptions of all nodes."""
         self.leaving = False
         """Whether this node gives its lanes away and adopts no others."""
+        self.releasing = False
+        """Whether this broker forgets the sessions of a lane now."""
 
     def has(self, lane: str) -> bool:
         """Return whether the sessions of `lane` are in this broker."""
@@ -284,7 +286,9 @@ class LaneKeeper:
 
     def given(self, lane: str, fence: int) -> None:
         """Open a lane that its owner has given to this node."""
-        if self.leaving or lane in self.open or lane in self._taking or self.home not in self.open:
+        if self.leaving or self.home not in self.open:
+            return
+        if lane in self.open or lane in self._taking or lane in self._giving:
             return
         self._taking.add(lane)
         self._lanes.fences[lane] = fence
@@ -416,6 +420,9 @@ class LaneKeeper:
                     self._runtime.log("info", "cluster.lane_freed", lane=lane)
                 else:
                     self._runtime.log("info", "cluster.lane_given", lane=lane, to=to.node)
+                owner = self._lanes.owners[lane]
+                if self.is_own(owner):  # it has come back before the answer
+                    self.given(lane, owner.sequence)
                 done("")
             else:
                 # Its owner is unknown. If it is still this process, a survivor or its next start takes the lane.
@@ -444,5 +451,9 @@ class LaneKeeper:
     def _release(
         self, clients: list[str], code: ReasonCode, reason: str, reference: str = ""
     ) -> None:
-        for start in range(0, len(clients), _BATCH):
-            self._node.release(clients[start : start + _BATCH], code, reason, reference)
+        self.releasing = True
+        try:
+            for start in range(0, len(clients), _BATCH):
+                self._node.release(clients[start : start + _BATCH], code, reason, reference)
+        finally:
+            self.releasing = False

@@ -202,6 +202,10 @@ class Lanes:
                 done(result)
                 return
             if node == self._me.node:
+                known = self.owners.get(lane)
+                if known is not None and known.sequence > result.last:
+                    done(Refused(subject, f"another process owns lane {lane!r}"))
+                    return
                 self.fences[lane] = result.last
             else:
                 self.fences.pop(lane, None)

@@ -609,6 +609,23 @@ def test_messages_of_members_that_leave_go_to_members_on_other_nodes(world: Clus
     assert payloads(other) == [b"one"]
 
 
+def test_messages_of_members_that_leave_a_stopping_node_go_to_other_nodes(
+    world: ClusterWorld,
+) -> None:
+    other = durable(world, "b", "other")
+    other.subscribe("$share/g/t", 1)
+    member = world.connect("a", "member", auto_ack=False)
+    member.subscribe("$share/g/t", 1)
+    world.connect("a", "p").publish("t", b"one", 1, expect=0)
+    world.settle()
+    world.clock.spawn(world.cluster("a").leave(), lambda *_: None)
+    world.advance(0.01)
+    assert world.cluster("a").owns("a")
+    member.wire.lose("lost")
+    world.advance(2.0)
+    assert payloads(other) == [b"one"]
+
+
 # clients that connect while their lane moves ---------------------------------------------------------------------
 
 

@@ -6,6 +6,8 @@ from contextlib import ExitStack
 import pytest
 from cluster_world import ClusterWorld
 from hookmq.mqtt_api import Puback, Pubcomp, Publish
+from hookmq_cluster.names import Names
+from simulated_engine import LateAnswers
 
 LEASE = 15.0
 STEP = 0.0005
@@ -234,6 +236,29 @@ def test_a_message_for_a_lane_that_is_taken_is_not_acknowledged_and_lost(delay: 
     again = world.connect(other, "s", **OPTIONS)
     world.settle()
     assert [one.payload for one in again.messages] == [b"x"] * acknowledged
+    world.close()
+
+
+def test_a_lane_that_comes_back_before_the_answer_is_opened() -> None:
+    world = ClusterWorld("a", "b", "c")
+    world.advance(2 * LEASE)
+    world.connect("c", "s", **OPTIONS)
+    world.kill("c")
+    world.advance(3 * LEASE)
+    owner, other = ("a", "b") if world.cluster("a").owns("c") else ("b", "a")
+    late = LateAnswers(world.engines[owner], Names("test").own("c"))
+    given: list[str] = []
+    world.cluster(owner).keeper.give("c", world.cluster(other).me, given.append)
+    world.advance(1.0)
+    world.cluster(other).keeper.give("c", world.cluster(owner).me, given.append)
+    world.advance(1.0)
+    late.give()
+    world.advance(1.0)
+    assert given == ["", ""]
+    assert world.cluster(owner).owns("c")
+    assert "c" in world.cluster(owner).store.lanes()
+    assert not world.nodes[owner].logged("cluster.lane_unusable")
+    assert world.connect(other, "s", **OPTIONS).session_present
     world.close()
 
 

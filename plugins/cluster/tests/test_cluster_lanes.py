@@ -8,7 +8,7 @@ from hookmq_cluster.lanes import Lanes, OtherOwner, Owner, decode_owner, encode_
 from hookmq_cluster.membership import Member
 from hookmq_cluster.names import Names
 from hookmq_testing.runtime import VirtualRuntime
-from simulated_engine import QUIET, Faults, SimulatedEngine, SimulatedLog
+from simulated_engine import QUIET, Faults, LateAnswers, SimulatedEngine, SimulatedLog
 
 NAMES = Names("test")
 
@@ -149,6 +149,25 @@ def test_a_lane_that_comes_back_was_lost(returned: bool) -> None:
         world.runtime.advance(1.0)
         assert owned[-1]
     b.close()
+
+
+def test_a_lane_that_was_lost_before_the_answer_is_not_won() -> None:
+    world = World()
+    a, b = world.lanes("a"), world.lanes("b")
+    world.own(a, "x")
+    engine = world.log.engines[-1]
+    assert isinstance(engine, SimulatedEngine)
+    late = LateAnswers(engine, NAMES.own("x"))
+    results: list[int | Refused | Unavailable] = []
+    b.take("x", b.owners["x"], results.append)
+    world.runtime.advance(1.0)
+    a.take("x", a.owners["x"], results.append)
+    world.runtime.advance(1.0)
+    [newer] = results
+    assert b.owners["x"] == Owner("a", "1", newer if isinstance(newer, int) else 0, "1")
+    late.give()
+    assert results[1:] == [Refused("hmq.test.own.x", "another process owns lane 'x'")]
+    assert (a.fences, b.fences) == ({"x": newer}, {})
 
 
 def test_the_owners_of_all_lanes_are_read() -> None:

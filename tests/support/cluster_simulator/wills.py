@@ -29,7 +29,8 @@ class Will:
     normal: bool = False
     """Whether the client has sent DISCONNECT."""
     slow: bool = False
-    """Whether DISCONNECT may arrive after the next CONNECT: its node did nothing when the client sent it."""
+    """Whether its node was stopped when the client sent DISCONNECT. The session may get another connection, or move to
+    another node, before DISCONNECT arrives."""
     attempts: int = 0
     """How often the client has connected since."""
     cancelled: bool = False
@@ -110,8 +111,7 @@ class WillClient(Client):
                 continue
             if will.cancelled and not self._given_up():
                 yield f"{name} was published although its client came back in time"
-            late = will.slow and will.attempts
-            if will.normal and not late and not self._given_up():
+            if will.normal and not will.slow and not self._given_up():
                 yield f"{name} was published after DISCONNECT"
             if will.ended is None:
                 yield f"{name} was published while its client was connected"
