@@ -190,7 +190,7 @@ class RoutingNode:
             runtime, NAMES, name, boot, self.links, self.interest, world.frame_bytes
         )
         self.inbox = Inbox(
-            self.engine, NAMES, runtime, self, self.links, self.interest.local.moving
+            self.engine, NAMES, runtime, name, boot, self, self.links, self.interest.local.moving
         )
         self.inbox.members = self.interest.local.groups
         self.inbox.hand_on = self.forwarding.hand_on
@@ -434,7 +434,7 @@ class RoutingWorld:
         self.fence += 1
         node.lanes[lane] = self.fence
         node.interest.lane_adopted(lane, self.fence)
-        node.inbox.open_lane(lane, node.cursors.get(lane, 0))
+        node.inbox.open_lane(lane, self.log.sequence, node.cursors.get(lane, 0))
 
     def join(self, *names: str) -> None:
         """Start these nodes, and let all nodes see each other."""

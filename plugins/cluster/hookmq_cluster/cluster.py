@@ -119,7 +119,7 @@ class JoinedCluster:
         self.retained = Retained(engine, names, runtime, node, boot, lambda: self._retained_read())
         self.forwarding = Forwarding(runtime, names, node, boot, self.links, self.interest)
         self.inbox = Inbox(
-            engine, names, runtime, self.store, self.links, self.interest.local.moving
+            engine, names, runtime, node, boot, self.store, self.links, self.interest.local.moving
         )
         self.inbox.members = self.interest.local.groups
         self.inbox.hand_on = self.forwarding.hand_on

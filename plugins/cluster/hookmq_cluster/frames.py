@@ -46,6 +46,7 @@ __all__ = [
     "is_incomplete",
     "is_owner_frame",
     "make_item",
+    "owner_mark",
 ]
 
 VERSION: Final = 2
@@ -77,6 +78,11 @@ def is_owner_frame(data: bytes) -> bool:
     """Return whether `data` is a part of an `OwnerFrame`, without decoding it. All else on the subject of a lane comes
     from other nodes."""
     return data[2:3] == b"\x01" and data[:1] == b"\x98"
+
+
+def owner_mark(node: str, boot: str) -> bytes:
+    """Return the bytes behind the first one with which each `OwnerFrame` of a process begins."""
+    return encode_value((_OLDEST, _OWNER, node, boot))[1:]
 
 
 def is_incomplete(data: bytes) -> bool:

@@ -14,7 +14,14 @@ from hookmq.cluster_api import Node
 from hookmq.plugin import Message, Runtime
 
 from hookmq_cluster.engine import Engine, Stored
-from hookmq_cluster.frames import FrameError, Frames, MessageItem, Origin, PeerFrame
+from hookmq_cluster.frames import (
+    FrameError,
+    Frames,
+    MessageItem,
+    Origin,
+    PeerFrame,
+    owner_mark,
+)
 from hookmq_cluster.links import Links
 from hookmq_cluster.names import Names
 
@@ -44,10 +51,11 @@ class LaneStore(Protocol):
 class _Lane:
     """The reader of one lane."""
 
-    __slots__ = ("backlog", "frames", "last", "name", "size", "stop", "waiting", "wanted")
+    __slots__ = ("backlog", "fence", "frames", "last", "name", "size", "stop", "waiting", "wanted")
 
-    def __init__(self, name: str, wanted: Callable[[str, bool, int], bool]) -> None:
+    def __init__(self, name: str, fence: int, wanted: Callable[[str, bool, int], bool]) -> None:
         self.name = name
+        self.fence = fence
         self.wanted = wanted
         self.frames = Frames()
         self.waiting: deque[Stored] = deque()
@@ -70,6 +78,8 @@ class Inbox:
         engine: Engine,
         names: Names,
         runtime: Runtime,
+        node: str,
+        boot: str,
         store: LaneStore,
         links: Links,
         moving: set[str],
@@ -84,6 +94,7 @@ class Inbox:
         self._runtime = runtime
         self._store = store
         self._moving = moving
+        self._mark = owner_mark(node, boot)
         self._node: Node | None = None
         self._lanes: dict[str, _Lane] = {}
         self._writers: dict[str, tuple[str, Frames]] = {}
@@ -100,18 +111,21 @@ class Inbox:
     # --- lanes -------------------------------------------------------------------------------------------------------
 
     def open_lane(
-        self, lane: str, after: int, frames: Sequence[Stored] = (), last: int = 0
+        self, lane: str, fence: int, after: int, frames: Sequence[Stored] = (), last: int = 0
     ) -> None:
-        """Deliver the frames of an own lane with sequences above `after`, which is the inbox sequence of its state.
+        """Deliver the frames of a lane that this process owns since the sequence `fence`, if their sequences are above
+        `after`, which is the inbox sequence of its state.
 
         `frames` are those up to the sequence `last` that were read already. They are delivered in this turn.
         """
         self.close_lane(lane)
-        reader = self._lanes[lane] = _Lane(lane, partial(self._in_lane, lane))
+        reader = self._lanes[lane] = _Lane(lane, fence, partial(self._in_lane, lane))
         for stored in frames:
-            self._deliver_stored(reader, stored)
-        reader.last = max(after, last)
-        self._follow(reader)
+            if self._lanes.get(lane) is reader:
+                self._deliver_stored(reader, stored)
+        if self._lanes.get(lane) is reader:
+            reader.last = max(after, last)
+            self._follow(reader)
 
     def deliver(self, lane: str, items: Sequence[MessageItem]) -> None:
         """Deliver messages of this node that were meant for the log of an own lane."""
@@ -164,7 +178,7 @@ class Inbox:
             return
         if stored.data[2:3] == _OWNER_KIND and not reader.waiting:
             reader.last = stored.sequence
-            self._store.passed(reader.name, stored.sequence)
+            self._pass(reader, stored)
             return
         if reader.backlog >= BACKLOG:
             # Read it again later.
@@ -205,7 +219,7 @@ class Inbox:
     def _deliver_stored(self, reader: _Lane, stored: Stored) -> int:
         """Deliver one frame, or the frame that this part completes. Return the number of messages."""
         if stored.data[2:3] == _OWNER_KIND:
-            self._store.passed(reader.name, stored.sequence)
+            self._pass(reader, stored)
             return 0
         reader.size += len(stored.data)
         try:
@@ -221,6 +235,14 @@ class Inbox:
         if self._node is not None:
             self._node.touch()
         return len(frame.items)
+
+    def _pass(self, reader: _Lane, stored: Stored) -> None:
+        """Pass an owner's frame. Stop reading if another process has written it, and owns the lane therefore: its clients
+        there may have got newer messages than those that follow in the log."""
+        if stored.sequence > reader.fence and not stored.data.startswith(self._mark, 1):
+            self.close_lane(reader.name)
+        else:
+            self._store.passed(reader.name, stored.sequence)
 
     def _received(self, reader: _Lane, stored: Stored) -> None:
         size, reader.size = reader.size, 0

@@ -277,7 +277,7 @@ class LaneKeeper:
         count = self._node.adopt(loaded, self.joined)
         self._interest.lane_adopted(lane, fence)
         self._groups.merge(lane, separate)
-        self._inbox.open_lane(lane, state.inbox, backlog.frames, backlog.last)
+        self._inbox.open_lane(lane, fence, state.inbox, backlog.frames, backlog.last)
         self._inbox.deliver(lane, self._forwarding.take_back(lane))
         if lane == self.home:
             self._store.come_home()

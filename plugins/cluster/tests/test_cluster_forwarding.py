@@ -550,11 +550,11 @@ def test_the_inbox_skips_own_frames_and_what_is_below_the_cursor() -> None:
     world = cluster("a")
     a = world.nodes["a"]
     client(a, "a1", "x", 1, True)
-    (own,) = encode_owner(OwnerFrame(Origin("a", "boot", 1), 0, ()), 10_000)
+    (own,) = encode_owner(OwnerFrame(Origin("a", a.boot, 1), 0, ()), 10_000)
     world.log.append([peer_entry(1, b"1"), Entry(NAMES.lane("a"), own), peer_entry(2, b"2")])
     cursor = world.log.sequence - 1
     world.log.append([peer_entry(3, b"3"), Entry(NAMES.lane("a"), own), peer_entry(4, b"4")])
-    a.inbox.open_lane("a", cursor)
+    a.inbox.open_lane("a", cursor, cursor)
     world.runtime.advance(1.0)
     assert received(a, "a1") == [b"2", b"3", b"4"]
     last = world.log.sequence
@@ -569,6 +569,42 @@ def test_the_inbox_skips_own_frames_and_what_is_below_the_cursor() -> None:
     assert received(a, "a1") == [b"2", b"3", b"4"]
 
 
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_lane_is_not_read_beyond_a_frame_of_another_owner(waiting: bool) -> None:
+    world = cluster("a")
+    a = world.nodes["a"]
+    client(a, "a1", "x", 1, True)
+    (other,) = encode_owner(OwnerFrame(Origin("a", "another boot", 1), 0, ()), 10_000)
+    world.log.append([peer_entry(1, b"1"), Entry(NAMES.lane("a"), other), peer_entry(2, b"2")])
+    fence = world.log.sequence
+    a.inbox.open_lane("a", fence, 0)
+    world.runtime.advance(1.0)
+    assert received(a, "a1") == [b"1", b"2"]
+    entries = [peer_entry(3, b"3"), Entry(NAMES.lane("a"), other), peer_entry(4, b"4")]
+    world.log.append(entries[: 3 if waiting else 1])
+    world.runtime.advance(1.0)
+    world.log.append(entries[3 if waiting else 1 :])
+    world.runtime.advance(1.0)
+    assert received(a, "a1") == [b"1", b"2", b"3"]
+    assert a.cursors["a"] == fence + 1
+    assert not a.inbox.waiting("a")
+
+
+def test_frames_that_were_read_before_end_at_a_frame_of_another_owner() -> None:
+    world = cluster("a")
+    a = world.nodes["a"]
+    client(a, "a1", "x", 1, True)
+    a.inbox.close_lane("a")
+    fence = world.log.sequence
+    (other,) = encode_owner(OwnerFrame(Origin("a", "another boot", 1), 0, ()), 10_000)
+    world.log.append([peer_entry(1, b"1"), Entry(NAMES.lane("a"), other), peer_entry(2, b"2")])
+    frames = list(world.log.history())[-3:]
+    a.inbox.open_lane("a", fence, fence, frames, frames[-1].sequence)
+    world.log.append([peer_entry(3, b"3")])
+    world.runtime.advance(1.0)
+    assert received(a, "a1") == [b"1"]
+
+
 def test_a_lane_is_only_for_its_own_sessions() -> None:
     world = cluster("a")
     a = world.nodes["a"]
@@ -577,7 +613,7 @@ def test_a_lane_is_only_for_its_own_sessions() -> None:
     a.subscribe("adopted", "x")
     client(a, "volatile", "x", 1, False)
     client(a, "zero", "x", 0, True)
-    a.inbox.open_lane("b", 0)
+    a.inbox.open_lane("b", 0, 0)
     world.log.append([peer_entry(1, b"a"), peer_entry(2, b"b", "b")])
     world.runtime.advance(1.0)
     assert received(a, "home") == [b"a"]
@@ -669,7 +705,7 @@ def test_a_backlog_is_delivered_in_slices_and_reading_pauses(
 
     a.engine.follow = spy  # type: ignore[assignment, method-assign]
     a.broker.flush = note_backlog  # type: ignore[method-assign]
-    a.inbox.open_lane("a", 0)
+    a.inbox.open_lane("a", 0, 0)
     longest = 0
     before = 0
     while len(received(a, "a1")) < 500:
@@ -714,10 +750,10 @@ def test_a_lane_gets_each_message_once_although_its_owner_crashes(seed: int) -> 
             b.broker.sessions["b1"].received[:] = replica.state[0]
             b.cursors["b"] = replica.state[1]
             b.inbox.close_lane("b")
-            fresh = Inbox(b.engine, NAMES, world.runtime, b, b.links, set())
+            fresh = Inbox(b.engine, NAMES, world.runtime, "b", b.boot, b, b.links, set())
             fresh.attach(b.broker.node)
             b.inbox = fresh
-            fresh.open_lane("b", replica.state[1])
+            fresh.open_lane("b", 0, replica.state[1])
     world.log.faults = quiet(world.log.faults)
     world.runtime.advance(600.0)
     assert acked == set(published)
