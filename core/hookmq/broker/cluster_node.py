@@ -70,7 +70,7 @@ class ClusterNode:
         self._state.committer.after_commit(call)
         self._state.writes.schedule()
 
-    def adopt(self, records: Iterable[Loaded], joined: bool = True) -> int:
+    def adopt(self, records: Iterable[Loaded], joined: bool = True) -> tuple[int, list[str]]:
         return adopt(self._state, records, joined)
 
     def release(

@@ -13,7 +13,7 @@ from hookmq.broker.sessions.lifecycle import (
     return_shared,
 )
 from hookmq.broker.sessions.subscriptions import unsubscribe
-from hookmq.broker.sessions.wills import cancel_will
+from hookmq.broker.sessions.wills import cancel_will, publish_will
 from hookmq.broker.state import BrokerState
 from hookmq.model.client import ClientInfo
 from hookmq.mqtt.reason_codes import ReasonCode
@@ -57,14 +57,15 @@ def claim(
     state.cluster.claim(client, durable or (known is not None and known.durable), claimed)
 
 
-def adopt(state: BrokerState, records: Iterable[Loaded], joined: bool) -> int:
-    """Add the sessions in `records`, which another process has stored, to a running broker. Return their number. See
+def adopt(state: BrokerState, records: Iterable[Loaded], joined: bool) -> tuple[int, list[str]]:
+    """Add the sessions in `records`, which another process has stored, to a running broker. See
     `hookmq.storage.cluster.Node.adopt`.
     """
     known = set(state.sessions)
     groups = set(state.groups)
     plugins = {name for name, space in state.plugin_states.spaces.items() if space.keys}
-    waiting = load(state, _unknown(known, plugins, records))
+    former: list[Session] = []
+    waiting = load(state, _unknown(known, plugins, records, former))
     state.next_message_id = max(state.next_message_id, state.store.next_message_id())
     added = [session for name, session in state.sessions.items() if name not in known]
     new = [one for key, one in state.groups.items() if key not in groups and one.owner in waiting]
@@ -73,37 +74,37 @@ def adopt(state: BrokerState, records: Iterable[Loaded], joined: bool) -> int:
     failed = answers[0] if answers else StoreFailed("a queue was not read at once")
     if failed is not None:
         state.committer.fail(failed.reason)
-        return len(added)
+        return len(added), []
     for session in added:
         return_shared(state, session)
     if joined:
         set_deadlines(state, added)
+        for session in former:
+            publish_will(state, session)
     state.writes.schedule()
-    return len(added)
+    return len(added), [session.client_id for session in former if joined]
 
 
 def _unknown(
-    known: Container[str], plugins: Container[str], records: Iterable[Loaded]
+    known: Container[str], plugins: Container[str], records: Iterable[Loaded], former: list[Session]
 ) -> Iterator[Loaded]:
     """Yield the records of sessions that are not in `known`, of plugins that are not in `plugins`, and of the queues of
-    shared subscriptions."""
+    shared subscriptions. Add the sessions in `known` that end with their connection to `former`: they have ended, because
+    their clients have others [MQTT-3.1.2-8]."""
     for item in records:
+        wanted = isinstance(item, QueueSummary | PutMessage)
         if isinstance(item, PutSession):
-            name = item.session.client_id
+            wanted = item.session.client_id not in known
+            if not wanted and not item.session.expiry:
+                former.append(Session(item.session.client.client()))
+                former[-1].will = item.session.will
         elif isinstance(item, PutSubscription | PutReceived):
-            name = item.client_id
+            wanted = item.client_id not in known
         elif isinstance(item, Enqueue | QueueSummary) and item.owner.startswith("c/"):
-            name = item.owner[2:]
+            wanted = item.owner[2:] not in known
         elif isinstance(item, PutState):
-            if item.space[2:] not in plugins:
-                yield item
-            continue
-        elif isinstance(item, QueueSummary | PutMessage):
-            yield item
-            continue
-        else:
-            continue
-        if name not in known:
+            wanted = item.space[2:] not in plugins
+        if wanted:
             yield item
 
 

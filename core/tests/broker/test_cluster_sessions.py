@@ -56,14 +56,14 @@ class Pair:
         self.store = Joined()
         self.alive = make([self.cluster, *options.pop("plugins", ())], store=self.store, **options)
 
-    def adopt(self) -> int:
+    def adopt(self, joined: bool = True) -> tuple[int, list[str]]:
         """Let the first node die, and the other one adopt its sessions."""
         store = self.dead.store
         assert isinstance(store, DurableStore)
         records = self.store.join(store)
-        count = self.cluster.node.adopt(records)
+        adopted = self.cluster.node.adopt(records, joined)
         self.alive.settle()
-        return count
+        return adopted
 
     def stored(self) -> Joined:
         """Return the living node's store, with everything that was to be stored until now."""
@@ -100,7 +100,7 @@ def test_sessions_are_adopted_with_subscriptions_and_queues(pair: Pair) -> None:
     pub = pair.dead.connect("pub")
     for number in range(5):
         pub.publish("t", b"%d" % number, 1, expect=0)
-    assert pair.adopt() == 2
+    assert pair.adopt() == (2, [])
     told = [(call[1], call[2], call[3].filter) for call in pair.cluster.calls("subscribed")]
     assert told == [("sub", True, "t"), ("sub", True, "u/#")]
     assert pair.alive.broker.state.queued_bytes > 0
@@ -235,7 +235,7 @@ def test_clients_that_exist_here_are_left_out(pair: Pair) -> None:
         harness.connect("pub").publish(topic, topic.encode(), 1, expect=0)
     pair.dead.connect("two", session_expiry_interval=60)
     before = pair.alive.broker.state.queued_bytes
-    assert pair.adopt() == 1
+    assert pair.adopt() == (1, [])
     state = pair.alive.broker.state
     assert list(state.sessions["one"].subscriptions) == ["new", "$share/g/new"]
     assert state.sessions["one"].queued == 1
@@ -380,9 +380,26 @@ def test_sessions_that_were_online_are_recorded_as_offline(pair: Pair) -> None:
     assert pair.stored().sessions["one"].session.ended_at == now
 
 
+@pytest.mark.parametrize(("expiry", "joined"), [(0, True), (0, False), (60, True)])
+def test_the_will_of_a_client_with_another_session_is_published(
+    pair: Pair, expiry: int, joined: bool
+) -> None:
+    watcher = pair.alive.connect("watcher")
+    watcher.subscribe("last", 1)
+    pair.dead.connect("one", session_expiry_interval=expiry, will=will("last", b"former", 1))
+    one = pair.alive.connect("one", will=will("last", b"new", 1))
+    former = not expiry and joined
+    assert pair.adopt(joined) == (0, ["one"] if former else [])
+    if former:
+        watcher.expect_message("last", b"former", 1)
+    watcher.expect_nothing()
+    one.drop()
+    watcher.expect_message("last", b"new", 1)
+
+
 def test_an_empty_lane(broker_harness: Make, cluster: ClusterRecorder) -> None:
     broker_harness([cluster])
-    assert cluster.node.adopt(()) == 0
+    assert cluster.node.adopt(()) == (0, [])
 
 
 # release ---------------------------------------------------------------------------------------------------------
@@ -509,7 +526,7 @@ def test_the_store_still_has_everything_for_the_next_owner(
     release(harness, cluster, "one")
     pair = Pair(broker_harness)
     pair.dead = harness
-    assert pair.adopt() == 1
+    assert pair.adopt() == (1, [])
     again = pair.resume(one)
     found = sorted(again.expect_message().payload for _ in range(4))
     assert found == [b"queued", b"sent", b"shared", b"shared 2"]

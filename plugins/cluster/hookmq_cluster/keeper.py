@@ -274,7 +274,10 @@ class LaneKeeper:
             self._groups.opened_home(state)
         else:
             loaded = chain(loaded, self._groups.summaries())
-        count = self._node.adopt(loaded, self.joined)
+        count, former = self._node.adopt(loaded, self.joined)
+        for client_id in former:
+            self._store.placement.drop(client_id, lane)
+            self._node.touch()
         self._interest.lane_adopted(lane, fence)
         self._groups.merge(lane, separate)
         self._inbox.open_lane(lane, fence, state.inbox, backlog.frames, backlog.last)

@@ -85,13 +85,11 @@ class Placement:
         return self._groups.get(owner, self.home)
 
     def add_lane(self, log: LaneLog) -> None:
-        """A lane was opened. If it has a session that has ended with its connection, and the client has a new one in
-        another lane of this node, drop the old one."""
+        """A lane was opened. If it has a session that ends with its connection, and the client has another one in another
+        lane of this node, the client keeps that one."""
         lane, state = log.lane, log.state
         for client_id in state.clients:
-            if self._clients.get(client_id, lane) != lane and state.is_volatile(client_id):
-                log.append([DropSession(client_id)])
-            else:
+            if client_id not in self._clients or not state.is_volatile(client_id):
                 self._clients[client_id] = lane
         if lane == self.home:
             for owner in log.state.groups:
@@ -116,6 +114,12 @@ class Placement:
         """Move queues of shared subscriptions to the home lane with the next commit, because another node gets their
         lane, and members are still here."""
         self._kept.update(dict.fromkeys(owners))
+
+    def drop(self, client_id: str, lane: str) -> None:
+        """Remove a former session from `lane` with the next commit. The client has another one here."""
+        if self._clients.get(client_id) == lane:
+            del self._clients[client_id]
+        self._lanes[lane].append([DropSession(client_id)])
 
     def remove_lane(self, lane: str) -> None:
         """A lane was closed."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from cluster_world import ClusterWorld
-from hookmq.mqtt_api import Publish, Pubrec
+from hookmq.mqtt_api import Publish, Pubrec, WillFields
 from hookmq.plugin import ConfigError, MetricRegistry, PluginError
 from hookmq.storage_api import StoreFailed
 from hookmq_cluster.config import ClusterConfig
@@ -278,6 +278,32 @@ def test_the_will_of_a_dead_node_is_published_once(three: ClusterWorld) -> None:
     three.kill("b")
     three.advance(4 * LEASE)
     assert sorted(one.topic for one in watcher.messages) == ["will/durable", "will/volatile"]
+
+
+@pytest.mark.parametrize("last", [None, will("will", b"a", 1)])
+def test_a_session_that_exists_twice_ends_with_its_will_when_its_lane_is_adopted(
+    two: ClusterWorld, last: WillFields | None
+) -> None:
+    """Only a session with a will has a record in a lane."""
+    two.advance(2 * LEASE)
+    watcher = two.connect("a", "w", session_expiry_interval=3600)
+    watcher.subscribe("will", 1)
+    two.log.break_route(two.engines["a"], two.engines["b"])
+    with two.nodes["a"].together(), two.nodes["b"].together():
+        one = two.connect("a", "one", will=last, expect=None)
+        two.connect("b", "one", will=will("will", b"b", 1), expect=None)
+    two.settle()
+    assert payloads(watcher) == []
+    two.kill("b")
+    two.advance(4 * LEASE)
+    assert two.cluster("a").owns("b")
+    assert payloads(watcher) == [b"b"]
+    states = two.cluster("a").store.lanes()
+    assert ["one" in states[lane].clients for lane in "ab"] == [last is not None, False]
+    one.drop()
+    two.settle()
+    assert payloads(watcher) == ([b"b"] if last is None else [b"b", b"a"])
+    assert "one" not in states["a"].clients
 
 
 def test_a_will_that_is_due_at_the_start_of_a_node_reaches_the_others() -> None:

@@ -84,9 +84,26 @@ def test_the_new_session_of_a_client_replaces_one_that_ended_with_its_connection
     process.commit(session("c", 0.0))
     process.open("n2")
     assert process.store.lane_of("c") == lane
+    if lane == "n1":
+        process.store.placement.drop("c", "n2")
+        assert process.store.lane_of("c") == "n1"
     process.commit(session("a"))
     assert ("c" in process.store.lanes()["n2"].clients) == (lane == "n2")
     assert "c" in process.store.lanes()["n1"].clients
+
+
+def test_a_former_session_of_a_client_without_a_stored_session_is_dropped() -> None:
+    bench = Bench()
+    other = Process(bench, "n2", ["n2"])
+    other.commit(session("c", 0.0))
+    other.crash()
+    process = Process(bench)
+    process.open("n2")
+    assert process.store.lane_of("c") == "n2"
+    process.store.placement.drop("c", "n2")
+    assert process.store.lane_of("c") is None
+    process.commit(session("c", 0.0))
+    assert ["c" in process.store.lanes()[lane].clients for lane in ("n1", "n2")] == [True, False]
 
 
 # several lanes -------------------------------------------------------------------------------------------------------
