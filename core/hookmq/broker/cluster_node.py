@@ -15,7 +15,7 @@ from hookmq.model.events import EndedBy
 from hookmq.model.message import Message
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.reason_codes import ReasonCode
-from hookmq.storage.cluster import RelayTarget, Remote
+from hookmq.storage.cluster import RelayTarget, Remote, Wills
 from hookmq.storage.records import Loaded
 
 
@@ -70,7 +70,7 @@ class ClusterNode:
         self._state.committer.after_commit(call)
         self._state.writes.schedule()
 
-    def adopt(self, records: Iterable[Loaded], joined: bool = True) -> tuple[int, list[str]]:
+    def adopt(self, records: Iterable[Loaded], joined: bool = True) -> tuple[int, Wills]:
         return adopt(self._state, records, joined)
 
     def release(
@@ -78,8 +78,7 @@ class ClusterNode:
     ) -> None:
         state = self._state
         for client_id in client_ids:
-            session = state.sessions.get(client_id)
-            if session is not None:
+            if (session := state.sessions.get(client_id)) is not None:
                 state.guarded(partial(forget, state, session, code, reason, reference))
         state.writes.schedule()
 

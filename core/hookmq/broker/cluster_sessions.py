@@ -1,6 +1,7 @@
 """Sessions in a cluster: claim a client for this node, and add or forget sessions that move between nodes."""
 
 from collections.abc import Callable, Container, Iterable, Iterator
+from functools import partial
 
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.delivery.transmit import release_publisher
@@ -18,7 +19,7 @@ from hookmq.broker.state import BrokerState
 from hookmq.model.client import ClientInfo
 from hookmq.mqtt.reason_codes import ReasonCode
 from hookmq.session.session import QUEUEING, Session
-from hookmq.storage.cluster import Refused
+from hookmq.storage.cluster import Refused, Wills
 from hookmq.storage.protocols import StoreFailed
 from hookmq.storage.records import (
     Enqueue,
@@ -57,7 +58,7 @@ def claim(
     state.cluster.claim(client, durable or (known is not None and known.durable), claimed)
 
 
-def adopt(state: BrokerState, records: Iterable[Loaded], joined: bool) -> tuple[int, list[str]]:
+def adopt(state: BrokerState, records: Iterable[Loaded], joined: bool) -> tuple[int, Wills]:
     """Add the sessions in `records`, which another process has stored, to a running broker. See
     `hookmq.storage.cluster.Node.adopt`.
     """
@@ -74,15 +75,14 @@ def adopt(state: BrokerState, records: Iterable[Loaded], joined: bool) -> tuple[
     failed = answers[0] if answers else StoreFailed("a queue was not read at once")
     if failed is not None:
         state.committer.fail(failed.reason)
-        return len(added), []
+        return len(added), {}
     for session in added:
         return_shared(state, session)
     if joined:
         set_deadlines(state, added)
-        for session in former:
-            publish_will(state, session)
     state.writes.schedule()
-    return len(added), [session.client_id for session in former if joined]
+    wills: Wills = {one.client_id: partial(publish_will, state, one) for one in former if joined}
+    return len(added), wills
 
 
 def _unknown(

@@ -118,6 +118,8 @@ class Transfer(NamedTuple):
     otherwise: Here | Relaying | Redirect
 
 
+Wills = dict[str, Callable[[], None]]
+"""Functions that publish the wills of sessions, by client id."""
 Place = Here | Refused | Relaying | Redirect | Transfer
 """Where a client belongs: to this node, nowhere for now, or to another node."""
 
@@ -263,9 +265,9 @@ class Node(Protocol):
     def after_commit(self, call: Callable[[], None]) -> None:
         """Run `call` once everything recorded so far is committed."""
 
-    def adopt(self, records: Iterable[Loaded], joined: bool = True) -> tuple[int, list[str]]:
+    def adopt(self, records: Iterable[Loaded], joined: bool = True) -> tuple[int, Wills]:
         """Add sessions that another process has stored, in the order that `Store.load` defines. Return their number, and
-        the clients of former sessions. Unless this node has `joined` the cluster, their wills and ends wait until the
+        the wills of former sessions. Unless this node has `joined` the cluster, their wills and ends wait until the
         plugins have started: without the subscriptions of all nodes, a will would be lost.
 
         Clients that were online count as offline from now on; their wills become due as after a restart. Sessions whose
@@ -274,8 +276,9 @@ class Node(Protocol):
         here already or have no member in `records`. The store must answer `Store.read` for the other queues before it
         returns; otherwise the broker stops as after a failed commit.
 
-        A session that is left out and ends with its connection is a former one: its client has another session. Its will
-        is published, unless this node has not `joined`. The next commit must then remove the session from the store.
+        A session that is left out and ends with its connection is a former one: its client has another session. If this
+        node has `joined`, the result has a function that publishes its will. Call the function once messages reach the
+        added sessions by one way only. The same commit must remove the session from the store.
         """
 
     def release(

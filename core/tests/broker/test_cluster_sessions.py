@@ -8,6 +8,7 @@ from hookmq.broker.state import BrokerState
 from hookmq.hooks.verdicts import Deny
 from hookmq.mqtt.packets import Connack, Pubrec, Pubrel
 from hookmq.mqtt.reason_codes import ReasonCode
+from hookmq.storage.cluster import Wills
 from hookmq.storage.memory_store import MemoryStore
 from hookmq.storage.records import Loaded
 from hookmq_testing import (
@@ -56,7 +57,7 @@ class Pair:
         self.store = Joined()
         self.alive = make([self.cluster, *options.pop("plugins", ())], store=self.store, **options)
 
-    def adopt(self, joined: bool = True) -> tuple[int, list[str]]:
+    def adopt(self, joined: bool = True) -> tuple[int, Wills]:
         """Let the first node die, and the other one adopt its sessions."""
         store = self.dead.store
         assert isinstance(store, DurableStore)
@@ -100,7 +101,7 @@ def test_sessions_are_adopted_with_subscriptions_and_queues(pair: Pair) -> None:
     pub = pair.dead.connect("pub")
     for number in range(5):
         pub.publish("t", b"%d" % number, 1, expect=0)
-    assert pair.adopt() == (2, [])
+    assert pair.adopt() == (2, {})
     told = [(call[1], call[2], call[3].filter) for call in pair.cluster.calls("subscribed")]
     assert told == [("sub", True, "t"), ("sub", True, "u/#")]
     assert pair.alive.broker.state.queued_bytes > 0
@@ -235,7 +236,7 @@ def test_clients_that_exist_here_are_left_out(pair: Pair) -> None:
         harness.connect("pub").publish(topic, topic.encode(), 1, expect=0)
     pair.dead.connect("two", session_expiry_interval=60)
     before = pair.alive.broker.state.queued_bytes
-    assert pair.adopt() == (1, [])
+    assert pair.adopt() == (1, {})
     state = pair.alive.broker.state
     assert list(state.sessions["one"].subscriptions) == ["new", "$share/g/new"]
     assert state.sessions["one"].queued == 1
@@ -388,9 +389,11 @@ def test_the_will_of_a_client_with_another_session_is_published(
     watcher.subscribe("last", 1)
     pair.dead.connect("one", session_expiry_interval=expiry, will=will("last", b"former", 1))
     one = pair.alive.connect("one", will=will("last", b"new", 1))
-    former = not expiry and joined
-    assert pair.adopt(joined) == (0, ["one"] if former else [])
-    if former:
+    count, wills = pair.adopt(joined)
+    watcher.expect_nothing()
+    assert (count, list(wills)) == (0, ["one"] if not expiry and joined else [])
+    for publish in wills.values():
+        publish()
         watcher.expect_message("last", b"former", 1)
     watcher.expect_nothing()
     one.drop()
@@ -399,7 +402,7 @@ def test_the_will_of_a_client_with_another_session_is_published(
 
 def test_an_empty_lane(broker_harness: Make, cluster: ClusterRecorder) -> None:
     broker_harness([cluster])
-    assert cluster.node.adopt(()) == (0, [])
+    assert cluster.node.adopt(()) == (0, {})
 
 
 # release ---------------------------------------------------------------------------------------------------------
@@ -526,7 +529,7 @@ def test_the_store_still_has_everything_for_the_next_owner(
     release(harness, cluster, "one")
     pair = Pair(broker_harness)
     pair.dead = harness
-    assert pair.adopt() == (1, [])
+    assert pair.adopt() == (1, {})
     again = pair.resume(one)
     found = sorted(again.expect_message().payload for _ in range(4))
     assert found == [b"queued", b"sent", b"shared", b"shared 2"]

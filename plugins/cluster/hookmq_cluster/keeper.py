@@ -274,14 +274,15 @@ class LaneKeeper:
             self._groups.opened_home(state)
         else:
             loaded = chain(loaded, self._groups.summaries())
-        count, former = self._node.adopt(loaded, self.joined)
-        for client_id in former:
-            self._store.placement.drop(client_id, lane)
-            self._node.touch()
+        count, wills = self._node.adopt(loaded, self.joined)
         self._interest.lane_adopted(lane, fence)
         self._groups.merge(lane, separate)
         self._inbox.open_lane(lane, fence, state.inbox, backlog.frames, backlog.last)
         self._inbox.deliver(lane, self._forwarding.take_back(lane))
+        for client_id, publish_will in wills.items():
+            self._store.placement.drop(client_id, lane)
+            publish_will()
+            self._node.touch()
         if lane == self.home:
             self._store.come_home()
             self._node.touch()

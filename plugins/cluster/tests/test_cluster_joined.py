@@ -280,14 +280,17 @@ def test_the_will_of_a_dead_node_is_published_once(three: ClusterWorld) -> None:
     assert sorted(one.topic for one in watcher.messages) == ["will/durable", "will/volatile"]
 
 
+@pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("last", [None, will("will", b"a", 1)])
 def test_a_session_that_exists_twice_ends_with_its_will_when_its_lane_is_adopted(
-    two: ClusterWorld, last: WillFields | None
+    two: ClusterWorld, last: WillFields | None, durable: bool
 ) -> None:
-    """Only a session with a will has a record in a lane."""
+    """Only a session with a will has a record in a lane. A durable watcher has its session in the adopted lane."""
     two.advance(2 * LEASE)
-    watcher = two.connect("a", "w", session_expiry_interval=3600)
+    watcher = two.connect("a", "w")
     watcher.subscribe("will", 1)
+    if durable:
+        two.connect("b", "durable", session_expiry_interval=3600).subscribe("will", 1)
     two.log.break_route(two.engines["a"], two.engines["b"])
     with two.nodes["a"].together(), two.nodes["b"].together():
         one = two.connect("a", "one", will=last, expect=None)
@@ -298,6 +301,10 @@ def test_a_session_that_exists_twice_ends_with_its_will_when_its_lane_is_adopted
     two.advance(4 * LEASE)
     assert two.cluster("a").owns("b")
     assert payloads(watcher) == [b"b"]
+    if durable:
+        second = two.connect("a", "durable", session_expiry_interval=3600, clean_start=False)
+        two.settle()
+        assert payloads(second) == [b"b"]
     states = two.cluster("a").store.lanes()
     assert ["one" in states[lane].clients for lane in "ab"] == [last is not None, False]
     one.drop()
