@@ -81,7 +81,7 @@ def adopt(state: BrokerState, records: Iterable[Loaded], joined: bool) -> tuple[
     if joined:
         set_deadlines(state, added)
     state.writes.schedule()
-    wills: Wills = {one.client_id: partial(publish_will, state, one) for one in former if joined}
+    wills: Wills = {one.client_id: partial(publish_will, state, one) for one in former}
     return len(added), wills
 
 

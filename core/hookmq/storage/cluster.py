@@ -276,9 +276,9 @@ class Node(Protocol):
         here already or have no member in `records`. The store must answer `Store.read` for the other queues before it
         returns; otherwise the broker stops as after a failed commit.
 
-        A session that is left out and ends with its connection is a former one: its client has another session. If this
-        node has `joined`, the result has a function that publishes its will. Call the function once messages reach the
-        added sessions by one way only. The same commit must remove the session from the store.
+        A session that is left out and ends with its connection is a former one: its client has another session. Call the
+        function that publishes its will once this node has joined, and messages reach the added sessions by one way only.
+        The same commit must remove the session from the store.
         """
 
     def release(

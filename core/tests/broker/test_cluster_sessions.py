@@ -57,12 +57,12 @@ class Pair:
         self.store = Joined()
         self.alive = make([self.cluster, *options.pop("plugins", ())], store=self.store, **options)
 
-    def adopt(self, joined: bool = True) -> tuple[int, Wills]:
+    def adopt(self) -> tuple[int, Wills]:
         """Let the first node die, and the other one adopt its sessions."""
         store = self.dead.store
         assert isinstance(store, DurableStore)
         records = self.store.join(store)
-        adopted = self.cluster.node.adopt(records, joined)
+        adopted = self.cluster.node.adopt(records)
         self.alive.settle()
         return adopted
 
@@ -381,17 +381,15 @@ def test_sessions_that_were_online_are_recorded_as_offline(pair: Pair) -> None:
     assert pair.stored().sessions["one"].session.ended_at == now
 
 
-@pytest.mark.parametrize(("expiry", "joined"), [(0, True), (0, False), (60, True)])
-def test_the_will_of_a_client_with_another_session_is_published(
-    pair: Pair, expiry: int, joined: bool
-) -> None:
+@pytest.mark.parametrize("expiry", [0, 60])
+def test_the_will_of_a_client_with_another_session_is_published(pair: Pair, expiry: int) -> None:
     watcher = pair.alive.connect("watcher")
     watcher.subscribe("last", 1)
     pair.dead.connect("one", session_expiry_interval=expiry, will=will("last", b"former", 1))
     one = pair.alive.connect("one", will=will("last", b"new", 1))
-    count, wills = pair.adopt(joined)
+    count, wills = pair.adopt()
     watcher.expect_nothing()
-    assert (count, list(wills)) == (0, ["one"] if not expiry and joined else [])
+    assert (count, list(wills)) == (0, [] if expiry else ["one"])
     for publish in wills.values():
         publish()
         watcher.expect_message("last", b"former", 1)

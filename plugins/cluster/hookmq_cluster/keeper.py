@@ -88,6 +88,9 @@ class LaneKeeper:
         """Lanes that are being given away, and whose sessions this broker has already forgotten."""
         self._failed: dict[str, float] = {}
         """When lanes of this node could not be loaded."""
+        self._wills: dict[tuple[str, str], Callable[[], None]] = {}
+        """Functions that publish the wills of former sessions, by lane and client id. They wait until the node has
+        joined."""
         self.open: set[str] = set()
         """Lanes whose sessions are in this broker."""
         self.adopted = 0
@@ -279,14 +282,22 @@ class LaneKeeper:
         self._groups.merge(lane, separate)
         self._inbox.open_lane(lane, fence, state.inbox, backlog.frames, backlog.last)
         self._inbox.deliver(lane, self._forwarding.take_back(lane))
-        for client_id, publish_will in wills.items():
-            self._store.placement.drop(client_id, lane)
-            publish_will()
-            self._node.touch()
+        self._wills.update(((lane, client_id), publish) for client_id, publish in wills.items())
         if lane == self.home:
             self._store.come_home()
             self._node.touch()
+        if self.joined:
+            self._publish_wills()
         self._runtime.log("info", "cluster.lane_opened", lane=lane, sessions=count)
+
+    def _publish_wills(self) -> None:
+        """End the former sessions of clients that have another one here. The next owner of a lane does so otherwise."""
+        wills, self._wills = self._wills, {}
+        for (lane, client_id), publish in wills.items():
+            if self.has(lane):
+                self._store.placement.drop(client_id, lane)
+                publish()
+                self._node.touch()
 
     def given(self, lane: str, fence: int) -> None:
         """Open a lane that its owner has given to this node."""
@@ -314,6 +325,8 @@ class LaneKeeper:
         if self.leaving or self.home not in self.open:
             return
         self._groups.look()
+        if self.joined:
+            self._publish_wills()
         now = self._runtime.now()
         for lane, owner in list(self._lanes.owners.items()):
             if lane in self._taking or lane in self._giving or lane in self.open:

@@ -280,10 +280,10 @@ def test_the_will_of_a_dead_node_is_published_once(three: ClusterWorld) -> None:
     assert sorted(one.topic for one in watcher.messages) == ["will/durable", "will/volatile"]
 
 
-@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize(("durable", "joined"), [(False, True), (True, True), (False, False)])
 @pytest.mark.parametrize("last", [None, will("will", b"a", 1)])
 def test_a_session_that_exists_twice_ends_with_its_will_when_its_lane_is_adopted(
-    two: ClusterWorld, last: WillFields | None, durable: bool
+    two: ClusterWorld, last: WillFields | None, durable: bool, joined: bool
 ) -> None:
     """Only a session with a will has a record in a lane. A durable watcher has its session in the adopted lane."""
     two.advance(2 * LEASE)
@@ -297,9 +297,14 @@ def test_a_session_that_exists_twice_ends_with_its_will_when_its_lane_is_adopted
         two.connect("b", "one", will=will("will", b"b", 1), expect=None)
     two.settle()
     assert payloads(watcher) == []
+    keeper = two.cluster("a").keeper
+    keeper.joined = joined
     two.kill("b")
     two.advance(4 * LEASE)
-    assert two.cluster("a").owns("b")
+    assert keeper.has("b")
+    assert payloads(watcher) == ([b"b"] if joined else [])
+    keeper.joined = True
+    two.advance(LEASE)
     assert payloads(watcher) == [b"b"]
     if durable:
         second = two.connect("a", "durable", session_expiry_interval=3600, clean_start=False)
@@ -311,6 +316,27 @@ def test_a_session_that_exists_twice_ends_with_its_will_when_its_lane_is_adopted
     two.settle()
     assert payloads(watcher) == ([b"b"] if last is None else [b"b", b"a"])
     assert "one" not in states["a"].clients
+
+
+def test_a_node_that_starts_publishes_both_wills_of_a_session_that_exists_twice() -> None:
+    world = ClusterWorld("a", "b")
+    world.advance(2 * LEASE)
+    world.connect("a", "w", session_expiry_interval=3600).subscribe("will", 1)
+    world.log.break_route(world.engines["a"], world.engines["b"])
+    with world.nodes["a"].together(), world.nodes["b"].together():
+        for name in "ab":
+            world.connect(name, "one", will=will("will", name.encode(), 1), expect=None)
+    world.settle()
+    world.kill("a")
+    world.kill("b")
+    world.start("a")  # It adopts the other lane before it has joined.
+    assert world.cluster("a").owns("b")
+    watcher = world.connect("a", "w", session_expiry_interval=3600, clean_start=False)
+    world.advance(LEASE)
+    assert sorted(payloads(watcher)) == [b"a", b"b"]
+    states = world.cluster("a").store.lanes()
+    assert not any("one" in states[lane].clients for lane in "ab")
+    world.close()
 
 
 def test_a_will_that_is_due_at_the_start_of_a_node_reaches_the_others() -> None:
