@@ -23,6 +23,10 @@ class NodeClock(Clock):
         self._offset = offset
         self._rate = rate
         self._paused = False
+        self._pauses: list[tuple[float, float]] = []
+        """When the pauses that have ended began and ended."""
+        self._pause = 0.0
+        """When the last pause began."""
         self._held: list[VirtualTimer] = []
 
     # hookmq.model.runtime.Runtime --------------------------------------------------------------------------------
@@ -65,14 +69,23 @@ class NodeClock(Clock):
 
     def pause(self) -> None:
         """Stop the process, as SIGSTOP does."""
-        self._paused = True
+        if not self._paused:
+            self._paused, self._pause = True, self._world.now()
 
     def resume(self) -> None:
         """Let the process go on, as SIGCONT does. Everything that became due meanwhile runs now, in order."""
-        self._paused = False
+        if self._paused:
+            self._paused = False
+            self._pauses.append((self._pause, self._world.now()))
         held, self._held = self._held, []
         for timer in held:
             self._world.call_soon(partial(self._held_call, timer))
+
+    def was_paused(self, start: float, end: float) -> bool:
+        """Return whether the process was stopped at any time between `start` and `end`."""
+        if self._paused and self._pause <= end:
+            return True
+        return any(begun <= end and ended >= start for begun, ended in self._pauses)
 
     def end(self) -> None:
         """End the process: nothing more runs."""

@@ -6,11 +6,13 @@ back. It is not published before its delay or its session has ended, nor after i
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 from hookmq.mqtt.packets import Publish, WillFields
 from hookmq.mqtt.properties import Properties
 
 from cluster_simulator.clients import Client, Connection, Subscriber, goodbye
+from cluster_simulator.clock import NodeClock
 from cluster_simulator.world import World
 
 MARGIN = 1.0
@@ -24,13 +26,14 @@ class Will:
     client: str
     number: int
     delay: float
+    clock: NodeClock
+    """The clock of the node that the client was connected to."""
+    begun: float
+    """When the client sent CONNECT."""
     armed: bool = False
     ended: float | None = None
     normal: bool = False
     """Whether the client has sent DISCONNECT."""
-    slow: bool = False
-    """Whether its node was stopped when the client sent DISCONNECT. The session may get another connection, or move to
-    another node, before DISCONNECT arrives."""
     attempts: int = 0
     """How often the client has connected since."""
     cancelled: bool = False
@@ -65,7 +68,8 @@ class WillClient(Client):
             if will.ended is None:
                 will.ended = now
         delay = min(self.delay, self.expiry)
-        self.wills.append(Will(self.client_id, len(self.wills) + 1, delay))
+        number, clock = len(self.wills) + 1, self.world.clocks[node]
+        self.wills.append(Will(self.client_id, number, delay, clock, now))
         super().connect(node)
 
     def will(self) -> WillFields:
@@ -87,7 +91,6 @@ class WillClient(Client):
         """Disconnect, which discards the will."""
         if self.online and self.connection is not None:
             self.wills[-1].normal = True
-            self.wills[-1].slow = self.connection.clock_of_node.paused
             self.send(goodbye())
             self.drop()
 
@@ -105,19 +108,21 @@ class WillClient(Client):
                 yield f"{name} was published {times.count(will.number)} times"
             if fired is None:
                 # A node may read an earlier CONNECT late. That connection then takes over.
-                sure = all(one.armed for one in self.wills) and not will.normal
-                if sure and not will.attempts and will.ended is not None:
+                armed = all(one.armed for one in self.wills) and not will.normal
+                if armed and not will.attempts and will.ended is not None:
                     yield f"{name} was never published"
                 continue
-            if will.cancelled and not self._given_up():
+            # A stopped node tells the client late that its connection has ended, and passes DISCONNECT on late.
+            sure = not self._given_up() and not will.clock.was_paused(will.begun, will.ended or inf)
+            if will.cancelled and sure:
                 yield f"{name} was published although its client came back in time"
-            if will.normal and not will.slow and not self._given_up():
+            if will.normal and sure:
                 yield f"{name} was published after DISCONNECT"
             if will.ended is None:
                 yield f"{name} was published while its client was connected"
             elif not will.attempts:
                 due = will.ended + will.delay - 2 * self.world.skew - MARGIN
-                if fired < due and not self._given_up():
+                if fired < due and sure:
                     yield f"{name} was published at {fired:.1f}, due at {due:.1f}"
 
     def _given_up(self) -> bool:
