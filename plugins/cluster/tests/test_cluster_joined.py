@@ -318,6 +318,27 @@ def test_a_session_that_exists_twice_ends_with_its_will_when_its_lane_is_adopted
     assert "one" not in states["a"].clients
 
 
+def test_a_will_that_waits_for_a_node_to_join_leaves_with_its_lane(two: ClusterWorld) -> None:
+    two.advance(2 * LEASE)
+    watcher = two.connect("a", "w")
+    watcher.subscribe("will", 1)
+    two.log.break_route(two.engines["a"], two.engines["b"])
+    with two.nodes["a"].together(), two.nodes["b"].together():
+        two.connect("a", "one", expect=None)
+        two.connect("b", "one", will=will("will", b"b", 1), expect=None)
+    two.settle()
+    keeper = two.cluster("a").keeper
+    keeper.joined = False
+    two.kill("b")
+    two.advance(4 * LEASE)
+    assert keeper.has("b")
+    two.start("b")
+    assert not keeper.has("b")
+    keeper.joined = True
+    two.advance(LEASE)
+    assert payloads(watcher) == [b"b"]
+
+
 def test_a_node_that_starts_publishes_both_wills_of_a_session_that_exists_twice() -> None:
     world = ClusterWorld("a", "b")
     world.advance(2 * LEASE)
