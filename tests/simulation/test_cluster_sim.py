@@ -7,6 +7,8 @@ from cluster_simulator import run
 from cluster_simulator.__main__ import main
 from planting import Bug, bugs, plant, problems, simulate
 
+FOUND = (5110671, 6003915, 6009521, 6024445, 7040668, 8004094, 9060708, 10040286)
+"""Seeds that broke a promise once. A change of the simulator can make them runs like any others."""
 PLANTED = bugs(pathlib.Path(__file__).parent / "cluster_bugs")
 
 
@@ -15,6 +17,12 @@ def test_every_promise_is_kept() -> None:
     for seed in range(60):
         result = run(seed)
         assert not result.problems, (seed, result.problems, result.trace)
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_a_seed_that_found_a_fault_is_clean(seed: int) -> None:
+    result = run(seed)
+    assert not result.problems, result.trace
 
 
 def test_a_seed_gives_the_same_run_twice() -> None:

@@ -253,7 +253,7 @@ class JoinedCluster:
         await self._read_retained()
         self._messages.send_all(Hello(address, True))
         await self._know_subscriptions()
-        await self.keeper.settle_queues(self.interest.synced)
+        await self.keeper.settle_queues()
         self.ready = self.keeper.joined = True
         runtime.call_later(self.lease / _LOOKS, self._look)
         runtime.log(

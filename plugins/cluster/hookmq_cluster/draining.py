@@ -256,4 +256,5 @@ class NodeDrain:
         self._keeper.leaving = False
         if self._home not in self._keeper.open:
             await self._keeper.open_home(PATIENCE)
+            await self._keeper.settle_queues()
         self._announce(True)

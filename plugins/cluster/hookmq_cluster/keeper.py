@@ -341,9 +341,9 @@ class LaneKeeper:
             pause = self._runtime.random() * _SPREAD
             self._runtime.call_later(pause, partial(self._adopt, lane))
 
-    async def settle_queues(self, complete: bool) -> None:
-        """See `GroupQueues.settle`. Call this before clients may connect."""
-        await self._groups.settle(self.home, complete)
+    async def settle_queues(self) -> None:
+        """See `GroupQueues.settle`. Call this when the home lane was opened, before clients may connect."""
+        await self._groups.settle(self.home, self._interest.synced)
 
     def is_unusable(self, lane: str) -> bool:
         """Return whether this node owns a lane that it could not load."""
