@@ -168,9 +168,8 @@ def _load(
         generator(sub), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
-        time.sleep(
-            2.0
-        )  # the generator does not say when it has subscribed; if it is late, the run is void
+        # If the generator is late, the run is void.
+        time.sleep(2.0)  # the generator does not say when it has subscribed
         pub = ["pub", "--publishers", number, *words, *row.session("pub"), *home, *timing, *window]
         done = subprocess.run(generator(pub), capture_output=True, text=True, check=False)
         sent = result(done.stdout or done.stderr, lossy=False)

@@ -243,9 +243,7 @@ def measure(server: Server, broker: launch.Broker, load: Load) -> Run:
         made.until(time.perf_counter() + load.seconds, load.backlog)
         made.drain()
         took = clock.read()[2]
-        time.sleep(
-            SETTLE
-        )  # the server does not say when it has processed the last acknowledgements
+        time.sleep(SETTLE)  # the server does not say when it has processed all acknowledgements
         used, own, _ = clock.read()
         count = made.consumed - warm
         return Run(

@@ -15,7 +15,7 @@ from hookmq_cluster.batch_publish import check_commit
 from hookmq_cluster.engine import Appended, Entry, Refused, Stored, Unavailable
 from simulated_log import QUIET, Commit, Faults, SimulatedLog, matches, quiet
 
-__all__ = ["QUIET", "Commit", "Faults", "SimulatedEngine", "SimulatedLog", "quiet"]
+__all__ = ["QUIET", "Commit", "Faults", "LateAnswers", "SimulatedEngine", "SimulatedLog", "quiet"]
 
 ANSWER: Final = 1.0
 """Seconds until an engine regards a request as unanswered."""

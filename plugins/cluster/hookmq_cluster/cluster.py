@@ -328,8 +328,8 @@ class JoinedCluster:
         """Give an own lane to another node, or to none. Return the reason why this was not possible, or an empty string.
         A lane whose change the log has not confirmed in time may still move.
         """
-        # If another node does not get messages, clients use the lane for as long as that may end.
-        await answer(self._runtime, partial(self.forwarding.settle, _SENDING))
+        # Clients can still use the lane while another node does not answer.
+        await answer(self._runtime, partial(self.forwarding.flush_all, _SENDING))
         return await self._give(lane, to, moved)
 
     async def _give(self, lane: str, to: Member | None, moved: bool) -> str:

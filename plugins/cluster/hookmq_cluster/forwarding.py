@@ -388,17 +388,17 @@ class Forwarding:
         self.end_turn()
         self._wait(partial(done, None))
 
-    def settle(self, seconds: float, done: Callable[[bool], None]) -> None:
+    def flush_all(self, seconds: float, done: Callable[[bool], None]) -> None:
         """Pass True to `done` once all nodes have everything that was sent to them until now, also with QoS 0. Pass
         False if that takes longer than `seconds`."""
-        settled = False
+        ended = False
 
-        def end(all_sent: bool) -> None:
-            nonlocal settled
-            if not settled:
-                settled = True
+        def end(complete: bool) -> None:
+            nonlocal ended
+            if not ended:
+                ended = True
                 too_late.cancel()
-                done(all_sent)
+                done(complete)
 
         too_late = self._runtime.call_later(seconds, partial(end, False))
         self.end_turn()

@@ -423,7 +423,7 @@ class LaneKeeper:
             self._store.close_lane(lane)
             self._store.homeless = True
         # What the publishers send through the next owner must not overtake what they have sent through this node.
-        self._forwarding.settle(_SENDING, partial(self._sent, lane, to, done))
+        self._forwarding.flush_all(_SENDING, partial(self._sent, lane, to, done))
 
     def _sent(
         self, lane: str, to: Member | None, done: Callable[[str], None], complete: bool

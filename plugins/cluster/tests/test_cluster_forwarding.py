@@ -199,26 +199,26 @@ def test_flush_waits_for_a_silent_node_until_it_leaves() -> None:
     assert acked
 
 
-def test_settle_waits_for_messages_at_qos_0_too() -> None:
+def test_flush_all_waits_for_messages_at_qos_0_too() -> None:
     world = cluster("a", "b")
     a, b = world.nodes["a"], world.nodes["b"]
     client(b, "b1", "x", 1, False)
     world.runtime.advance(1.0)
     found: list[tuple[bool, list[bytes]]] = []
 
-    def settled(complete: bool) -> None:
+    def flushed(complete: bool) -> None:
         found.append((complete, list(received(b, "b1"))))
 
     a.publish("x", b"one", 0)
-    a.forwarding.settle(5.0, settled)
+    a.forwarding.flush_all(5.0, flushed)
     assert found == []
     world.runtime.advance(1.0)
     assert found == [(True, [b"one"])]
-    a.forwarding.settle(5.0, settled)
+    a.forwarding.flush_all(5.0, flushed)
     assert found.pop() == (True, [b"one"])
 
 
-def test_settle_ends_if_a_node_is_silent() -> None:
+def test_flush_all_ends_if_a_node_is_silent() -> None:
     world = cluster("a", "b")
     a, b = world.nodes["a"], world.nodes["b"]
     client(b, "b1", "x", 1, False)
@@ -228,7 +228,7 @@ def test_settle_ends_if_a_node_is_silent() -> None:
     acked: list[int] = []
     a.publish("x", b"one", 1, lambda: acked.append(1))
     a.publish("x", b"two", 0)
-    a.forwarding.settle(5.0, found.append)
+    a.forwarding.flush_all(5.0, found.append)
     a.publish("x", b"three", 1, lambda: acked.append(3))
     world.runtime.advance(4.9)
     assert found == []
@@ -249,13 +249,13 @@ def test_a_flush_does_not_wait_for_later_messages_at_qos_0() -> None:
     a.forwarding.end_turn()
     world.log.break_route(a.engine, b.engine, one_way=True)
     a.publish("x", b"two", 0)
-    a.forwarding.settle(60.0, lambda complete: done.append(f"settled {complete}"))
+    a.forwarding.flush_all(60.0, lambda complete: done.append(f"all flushed: {complete}"))
     a.commit(lambda: done.append("flushed"))
     world.runtime.advance(1.0)
     assert (received(b, "b1"), done) == ([b"one"], ["flushed"])
     world.log.mend_routes()
     world.runtime.advance(10.0)
-    assert done == ["flushed", "settled True"]
+    assert done == ["flushed", "all flushed: True"]
 
 
 def test_flush_without_waiting_messages_is_done_at_once() -> None:
