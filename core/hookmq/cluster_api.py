@@ -16,10 +16,11 @@ from hookmq.storage.cluster import (
     RemoteRoute,
     SendSocket,
     Transfer,
+    Wanted,
 )
 from hookmq.storage.cluster_packets import RemotePackets
 
 __all__ = [
     "Cluster", "Here", "Node", "Place", "Redirect", "Refused", "Relay", "RelayTarget", "RelayedConnection", "Relaying",
-    "Remote", "RemoteMatch", "RemotePackets", "RemoteRoute", "SendSocket", "Transfer",
+    "Remote", "RemoteMatch", "RemotePackets", "RemoteRoute", "SendSocket", "Transfer", "Wanted",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from hookmq.model.subscription import Subscription
 from hookmq.mqtt import topics
 from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packets import Publish
-from hookmq.storage.cluster import Node, Remote, RemoteMatch, RemoteRoute
+from hookmq.storage.cluster import Node, Remote, RemoteMatch, RemoteRoute, Wanted
 from hookmq.storage.records import CommitId, group_owner
 from hookmq_cluster.engine import Appended, Entry, Refused, Unavailable
 from hookmq_cluster.forwarding import Forwarding
@@ -94,9 +94,7 @@ class ModelBroker:
             found = self.routes[topic] = RemoteRoute(tuple(matches))
         return found
 
-    def deliver(
-        self, message: Message, wanted: Callable[[str, bool, int], bool], groups: Collection[str]
-    ) -> None:
+    def deliver(self, message: Message, wanted: Wanted, groups: Collection[str]) -> None:
         for session in self.sessions.values():
             qos = [
                 one.qos
@@ -109,11 +107,15 @@ class ModelBroker:
             if owner in self.groups():
                 self.received_by_group[owner, message.payload] += 1
 
-    def deliver_packets(self, sender: str, five: bool, data: bytes) -> None:
+    def deliver_packets(self, sender: str, five: bool, data: bytes, wanted: Wanted | None) -> None:
         self.packets += 1
         for packet in Decoder(5 if five else 4).feed(data):
             assert isinstance(packet, Publish)
-            self.deliver(Message(packet.topic, packet.payload, sender=sender), lambda *_: True, ())
+            self.deliver(
+                Message(packet.topic, packet.payload, sender=sender),
+                wanted or (lambda *_: True),
+                (),
+            )
 
     def forget_routes(self) -> None:
         self.routes.clear()

@@ -17,6 +17,7 @@ from hookmq.routing.route import GROUP_STEPS, Recipient, Route
 from hookmq.routing.shared_subscription import SharedSubscription
 from hookmq.session.inflight import Outgoing
 from hookmq.session.session import IDLE, PENDING, QUEUEING, Session
+from hookmq.storage.cluster import Wanted
 
 _PUBLISH: Final = 0x30
 _HANDED_ON: Final = 256
@@ -53,9 +54,16 @@ def deliver_to(
         offer_group(state, group, outgoing)
 
 
-def deliver_packets(state: BrokerState, sender: str, five: bool, data: bytes) -> None:
-    """Deliver another node's QoS 0 packets to all sessions of this node. Raises ProtocolError for a damaged packet; those
-    before it are delivered."""
+def chosen(recipients: Sequence[Recipient], wanted: Wanted) -> tuple[Recipient, ...]:
+    """Return the recipients that are `wanted`."""
+    return tuple(x for x in recipients if wanted(x.session.client_id, x.session.durable, x.qos))
+
+
+def deliver_packets(
+    state: BrokerState, sender: str, five: bool, data: bytes, wanted: Wanted | None
+) -> None:
+    """Deliver another node's QoS 0 packets to the sessions of this node, or to those that are `wanted`. Raises
+    ProtocolError for a damaged packet; those before it are delivered."""
     known = b""
     route: Route | None = None
     receivers: list[Session] = []
@@ -73,7 +81,9 @@ def deliver_packets(state: BrokerState, sender: str, five: bool, data: bytes) ->
         packet = data[pos:after]
         pos = after
         left = route.recipients
-        if len(receivers) == len(left) and not (
+        if wanted is not None:
+            left = chosen(left, wanted)
+        elif len(receivers) == len(left) and not (
             route.large or state.fan_outs or len(packet) > state.largest_packet
         ):
             left = ()

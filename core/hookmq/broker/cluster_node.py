@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from functools import partial
 
-from hookmq.broker.cluster_delivery import deliver_packets, deliver_to, hand_on
+from hookmq.broker.cluster_delivery import chosen, deliver_packets, deliver_to, hand_on
 from hookmq.broker.cluster_sessions import adopt, forget, forget_queues
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.plugin_connection import PluginConnection
@@ -15,7 +15,7 @@ from hookmq.model.events import EndedBy
 from hookmq.model.message import Message
 from hookmq.model.subscription import Subscription
 from hookmq.mqtt.reason_codes import ReasonCode
-from hookmq.storage.cluster import RelayTarget, Remote, Wills
+from hookmq.storage.cluster import RelayTarget, Remote, Wanted, Wills
 from hookmq.storage.records import Loaded
 
 
@@ -33,30 +33,23 @@ class ClusterNode:
     def remove_remote(self, remote: Remote, topic_filter: str) -> None:
         self._state.router.unsubscribe(topic_filter, remote)
 
-    def deliver(
-        self, message: Message, wanted: Callable[[str, bool, int], bool], groups: Collection[str]
-    ) -> None:
+    def deliver(self, message: Message, wanted: Wanted, groups: Collection[str]) -> None:
         state = self._state
         route = state.router.lookup(message.topic)
-        recipients = [
-            one
-            for one in route.recipients
-            if wanted(one.session.client_id, one.session.durable, one.qos)
-        ]
-        chosen = [one for one in route.groups if one.owner in groups] if groups else []
-        if recipients or chosen:
-            deliver_to(state, route, message, recipients, chosen)
+        recipients = chosen(route.recipients, wanted)
+        shared = [one for one in route.groups if one.owner in groups] if groups else []
+        if recipients or shared:
+            deliver_to(state, route, message, recipients, shared)
 
-    def deliver_packets(self, sender: str, five: bool, data: bytes) -> None:
-        deliver_packets(self._state, sender, five, data)
+    def deliver_packets(self, sender: str, five: bool, data: bytes, wanted: Wanted | None) -> None:
+        deliver_packets(self._state, sender, five, data, wanted)
 
     def forget_routes(self) -> None:
         self._state.router.clear_cache()
 
     def hand_on(self, owner: str) -> None:
         _, share, topic_filter = owner.split("/", 2)
-        group = self._state.groups.get((share, topic_filter))
-        if group is not None:
+        if (group := self._state.groups.get((share, topic_filter))) is not None:
             hand_on(self._state, group)
 
     def flush(self) -> None:

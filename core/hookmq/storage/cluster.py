@@ -118,6 +118,8 @@ class Transfer(NamedTuple):
     otherwise: Here | Relaying | Redirect
 
 
+Wanted = Callable[[str, bool, int], bool]
+"""Returns whether a session gets a message, from its client id, its durability, and the QoS of its subscription."""
 Wills = dict[str, Callable[[], None]]
 """Functions that publish the wills of sessions, by client id."""
 Place = Here | Refused | Relaying | Redirect | Transfer
@@ -234,9 +236,7 @@ class Node(Protocol):
     def remove_remote(self, remote: Remote, topic_filter: str) -> None:
         """Undo `add_remote`. Does nothing if there is no such entry."""
 
-    def deliver(
-        self, message: Message, wanted: Callable[[str, bool, int], bool], groups: Collection[str]
-    ) -> None:
+    def deliver(self, message: Message, wanted: Wanted, groups: Collection[str]) -> None:
         """Deliver another node's message to sessions of this node. No hook decides on it again except `on_deliver`.
 
         It goes to each matching session for which ``wanted(client_id, durable, qos)`` is true; `qos` is that of its
@@ -244,9 +244,9 @@ class Node(Protocol):
         not forwarded and not journaled. What must be stored becomes part of the next commit.
         """
 
-    def deliver_packets(self, sender: str, five: bool, data: bytes) -> None:
+    def deliver_packets(self, sender: str, five: bool, data: bytes, wanted: Wanted | None) -> None:
         """Deliver packets of one publisher that another node has collected with `RemotePackets`. They go to all matching
-        sessions. Raises ProtocolError for a damaged packet.
+        sessions, or to those that `deliver` would choose by `wanted`. Raises ProtocolError for a damaged packet.
         """
 
     def forget_routes(self) -> None:

@@ -112,7 +112,7 @@ def test_packets_reach_the_sessions_of_all_versions_in_order(
         for receiver in receivers:
             receiver.subscribe("t/#", 1)
         data = packets(version, b"0", b"1") + packets(version, b"no", topic="u")
-        cluster.node.deliver_packets("sender", version == 5, data + packets(version, b"2"))
+        cluster.node.deliver_packets("sender", version == 5, data + packets(version, b"2"), None)
         cluster.node.flush()
         harness.settle()
         for receiver in receivers:
@@ -130,7 +130,7 @@ def test_packets_keep_their_properties_and_their_sender(cluster: ClusterRecorder
         receiver = harness.connect("c")
         receiver.subscribe("t/1", identifier=7)
         data = packets(5, b"x", content_type="text", message_expiry_interval=60)
-        cluster.node.deliver_packets("sender", True, data)
+        cluster.node.deliver_packets("sender", True, data, None)
         cluster.node.flush()
         harness.settle()
         [got] = receiver.messages
@@ -155,7 +155,7 @@ def test_a_slow_session_gets_packets_later_and_an_offline_one_none(
         slow.pause()
         expected = [b"%d" % number + bytes(100) for number in range(5)]
         for payload in expected:
-            cluster.node.deliver_packets("sender", True, packets(5, payload))
+            cluster.node.deliver_packets("sender", True, packets(5, payload), None)
             cluster.node.flush()
             harness.settle()
         assert [one.payload for one in quick.messages] == expected
@@ -165,6 +165,24 @@ def test_a_slow_session_gets_packets_later_and_an_offline_one_none(
         assert harness.metrics.messages_delivered == 10
 
 
+def test_packets_reach_only_wanted_sessions(cluster: ClusterRecorder) -> None:
+    with Harness([cluster], store=DurableStore()) as harness:
+        clients = [harness.connect(f"c{n}", session_expiry_interval=60 * n) for n in range(2)]
+        asked: list[tuple[str, bool, int]] = []
+
+        def wanted(client_id: str, durable: bool, qos: int) -> bool:
+            asked.append((client_id, durable, qos))
+            return client_id == "c1"
+
+        for qos, one in enumerate(clients):
+            one.subscribe("t/1", qos)
+        cluster.node.deliver_packets("sender", True, packets(5, b"0", b"1"), wanted)
+        cluster.node.flush()
+        harness.settle()
+        assert [[one.payload for one in two.messages] for two in clients] == [[], [b"0", b"1"]]
+        assert sorted(asked) == [("c0", False, 0)] * 2 + [("c1", True, 1)] * 2
+
+
 def test_packets_follow_a_large_fan_out(cluster: ClusterRecorder) -> None:
     with Harness([cluster], config={"broker": {"fan_out_batch": 2}}) as harness:
         clients = [harness.connect(f"c{number}") for number in range(7)]
@@ -172,7 +190,7 @@ def test_packets_follow_a_large_fan_out(cluster: ClusterRecorder) -> None:
             one.subscribe("t/1")
         with harness.together():
             for number in range(3):
-                cluster.node.deliver_packets("sender", True, packets(5, b"%d" % number))
+                cluster.node.deliver_packets("sender", True, packets(5, b"%d" % number), None)
             cluster.node.flush()
         harness.settle()
         for one in clients:
@@ -186,7 +204,7 @@ def test_the_packets_before_a_damaged_one_are_delivered(cluster: ClusterRecorder
         good = packets(5, b"x")
         for bad in (good[:-1], good[:1], b"\x31" + good[1:], b"\x30\xff\xff\xff\xff\x01"):
             with pytest.raises(ProtocolError):
-                cluster.node.deliver_packets("sender", True, good + bad)
+                cluster.node.deliver_packets("sender", True, good + bad, None)
         cluster.node.flush()
         harness.settle()
         assert [one.payload for one in receiver.messages] == [b"x"] * 4

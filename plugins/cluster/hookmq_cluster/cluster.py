@@ -430,6 +430,8 @@ class JoinedCluster:
         live = self.membership.others.get(owner.node)
         alive = live is not None and live.boot == owner.boot
         self.interest.lane_owner(lane, owner.node if alive else None)
+        if alive:
+            self.forwarding.owner_known(owner.node, owner.sequence)
 
     def _lost(self, lane: str, reason: str) -> None:
         self.keeper.lost(lane, reason)

@@ -21,6 +21,7 @@ from hookmq_cluster.frames import (
     Origin,
     PacketRun,
     PeerFrame,
+    encode_fence,
     encode_peer,
     make_item,
 )
@@ -418,6 +419,16 @@ class Forwarding:
             if not link.wait(one, every):
                 waiting += 1
         one()
+
+    def owner_known(self, node: str, fence: int) -> None:
+        """Tell a live node that this one knows it as the owner of a lane with this fence. The lane's sessions must not
+        get earlier messages with QoS 0 there, because the former owner may have delivered them."""
+        link = self._links.link(node)
+        if link is not None:
+            self.end_turn()
+            link.add(
+                encode_fence(Origin(*self._origin, self._number), fence), False, messages=False
+            )
 
     def node_joined(self, node: str, frames: int) -> None:
         """Note the newest version of frames that a node reads. Call this before `Interest.member_joined`."""

@@ -39,6 +39,7 @@ __all__ = [
     "decode_message",
     "decode_value",
     "encode_client",
+    "encode_fence",
     "encode_message",
     "encode_owner",
     "encode_peer",
@@ -146,6 +147,16 @@ def encode_owner(frame: OwnerFrame, max_bytes: int) -> list[bytes]:
     header, or if there were more than `MAX_PARTS`."""
     body = encode_value((frame.inbox, encode_records(frame.records)))
     return _parts(_OLDEST, _OWNER, frame.origin, body, max_bytes)
+
+
+def encode_fence(origin: Origin, fence: int) -> bytes:
+    """Return a frame for another node. It says that `origin` knows the lanes of that node with fences up to `fence`, and
+    that it did not know all of them when it sent the frames before.
+
+    `Frames` reads it as an `OwnerFrame` with the fence as its `inbox`. Only logs have other frames of that kind, so nodes
+    of older versions ignore it.
+    """
+    return encode_owner(OwnerFrame(origin, fence, ()), 1 << 16)[0]
 
 
 def encode_peer(frame: PeerFrame, max_bytes: int) -> list[bytes]:

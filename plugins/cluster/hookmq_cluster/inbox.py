@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Container, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from hookmq.cluster_api import Node
+from hookmq.cluster_api import Node, Wanted
 from hookmq.plugin import Message, Runtime
 
 from hookmq_cluster.engine import Engine, Stored
@@ -19,6 +19,7 @@ from hookmq_cluster.frames import (
     Frames,
     MessageItem,
     Origin,
+    OwnerFrame,
     PeerFrame,
     owner_mark,
 )
@@ -53,7 +54,7 @@ class _Lane:
 
     __slots__ = ("backlog", "fence", "frames", "last", "name", "size", "stop", "waiting", "wanted")
 
-    def __init__(self, name: str, fence: int, wanted: Callable[[str, bool, int], bool]) -> None:
+    def __init__(self, name: str, fence: int, wanted: Wanted) -> None:
         self.name = name
         self.fence = fence
         self.wanted = wanted
@@ -65,6 +66,18 @@ class _Lane:
         self.size = 0
         """Bytes of frames of other nodes since the store was last notified."""
         self.stop: Callable[[], None] | None = None
+
+
+class _Writer:
+    """A process of another node that sends frames to this one."""
+
+    __slots__ = ("boot", "fence", "frames")
+
+    def __init__(self, boot: str) -> None:
+        self.boot = boot
+        self.fence = -1
+        """The newest fence of this node's lanes that the process has reported; -1 if there was none."""
+        self.frames = Frames()
 
 
 class Inbox:
@@ -97,8 +110,10 @@ class Inbox:
         self._mark = owner_mark(node, boot)
         self._node: Node | None = None
         self._lanes: dict[str, _Lane] = {}
-        self._writers: dict[str, tuple[str, Frames]] = {}
-        """For each other node: its boot, and the reader of its frames."""
+        self._newest = -1
+        """The newest fence of the lanes here; -1 if there is none."""
+        self._writers: dict[str, _Writer] = {}
+        """The processes of the other nodes."""
         self._ready: deque[_Lane] = deque()
         """Lanes with frames to deliver."""
         self._scheduled = False
@@ -120,6 +135,7 @@ class Inbox:
         """
         self.close_lane(lane)
         reader = self._lanes[lane] = _Lane(lane, fence, partial(self._in_lane, lane))
+        self._look_for_newest()
         for stored in frames:
             if self._lanes.get(lane) is reader:
                 self._deliver_stored(reader, stored)
@@ -143,6 +159,10 @@ class Inbox:
             if reader.stop is not None:
                 reader.stop()
                 reader.stop = None
+            self._look_for_newest()
+
+    def _look_for_newest(self) -> None:
+        self._newest = max((reader.fence for reader in self._lanes.values()), default=-1)
 
     def position(self, lane: str) -> int:
         """Return the sequence up to which all frames of `lane` are delivered."""
@@ -263,20 +283,26 @@ class Inbox:
 
     def _receive(self, node: str, boot: str, content: bytes) -> None:
         """Deliver a part of a frame that another node has sent to this one."""
-        known = self._writers.get(node)
-        if known is None or known[0] != boot:
-            known = self._writers[node] = (boot, Frames())
+        writer = self._writers.get(node)
+        if writer is None or writer.boot != boot:
+            writer = self._writers[node] = _Writer(boot)
         try:
-            frame = known[1].read(content)
+            frame = writer.frames.read(content)
         except FrameError as error:
             self.invalid += 1
             self._runtime.log(
                 "error", "cluster.frame_invalid", node=node, boot=boot, reason=str(error)
             )
             return
-        if not isinstance(frame, PeerFrame):
+        if isinstance(frame, OwnerFrame):
+            # See `hookmq_cluster.frames.encode_fence`.
+            writer.fence = max(writer.fence, frame.inbox)
             return
-        self._deliver(frame, None, f"frame {frame.origin.number} of node {node}")
+        if frame is None:
+            return
+        late = -1 < writer.fence < self._newest
+        chosen = partial(self._was_here, writer.fence) if late else None
+        self._deliver(frame, None, f"frame {frame.origin.number} of node {node}", chosen)
         if self._node is not None:
             self._node.flush()
 
@@ -284,10 +310,17 @@ class Inbox:
         """Return whether a session receives the messages with QoS 1 or 2 that are sent to the node."""
         return not durable or not qos or client_id in self._moving
 
+    def _was_here(self, fence: int, client_id: str, durable: bool, qos: int) -> bool:
+        """Return whether a session's lane has a fence up to `fence`. A node that knew no newer one has sent its messages
+        for the session to another owner of the lane."""
+        lane = self._lanes.get(self._store.lane_of(client_id) or "") if durable else None
+        return lane is None or lane.fence <= fence
+
     def _deliver(
-        self, frame: PeerFrame, wanted: Callable[[str, bool, int], bool] | None, place: str
+        self, frame: PeerFrame, wanted: Wanted | None, place: str, late: Wanted | None = None
     ) -> None:
-        """Deliver the messages of a frame. Without `wanted`, the frame was sent to the node. A message that cannot be
+        """Deliver the messages of a frame to sessions that are `wanted`. Without `wanted`, the frame was sent to the
+        node. Messages with QoS 0 are then for all sessions, unless `late` chooses them. A message that cannot be
         delivered is logged and skipped."""
         node = self._node
         if node is None:
@@ -296,10 +329,10 @@ class Inbox:
             try:
                 if isinstance(item, MessageItem):
                     groups = self._staying(item.message, item.groups) if item.groups else ()
-                    node.deliver(item.message, self._chosen(item, wanted), groups)
+                    node.deliver(item.message, self._chosen(item, wanted, late), groups)
                 elif wanted is None:
                     sender, five, _, data = item
-                    node.deliver_packets(sender, five, data)
+                    node.deliver_packets(sender, five, data, late)
                 else:
                     raise FrameError("packets in a lane")
             except Exception as error:
@@ -309,15 +342,13 @@ class Inbox:
                     "error", "cluster.delivery_failed", place=place, topic=topic, traceback=error
                 )
 
-    def _chosen(
-        self, item: MessageItem, wanted: Callable[[str, bool, int], bool] | None
-    ) -> Callable[[str, bool, int], bool]:
+    def _chosen(self, item: MessageItem, wanted: Wanted | None, late: Wanted | None) -> Wanted:
         """Return which sessions receive a message."""
         if not item.sessions:
             return nobody
         if wanted is not None:
             return wanted
-        return self._not_in_lane if item.message.qos else _everybody
+        return self._not_in_lane if item.message.qos else late or _everybody
 
     def _staying(self, message: Message, groups: Collection[str]) -> list[str]:
         """Return the shared subscriptions that receive `message` here. If the last member here has left since the message

@@ -42,9 +42,9 @@ class Link:
     """Sends packets to one boot of another node."""
 
     __slots__ = (
-        "_added", "_bytes", "_delay", "_done", "_feed", "_feeding", "_first", "_in_flight", "_limit", "_progress",
-        "_queue", "_reader", "_reliable", "_runtime", "_sent", "_suspended", "_timer", "_transmit", "_waits", "boot",
-        "closed", "full", "node", "resent",
+        "_added", "_bytes", "_delay", "_done", "_feed", "_feeding", "_first", "_in_flight", "_limit", "_messages",
+        "_progress", "_queue", "_reader", "_reliable", "_runtime", "_sent", "_suspended", "_timer", "_transmit", "_waits",
+        "boot", "closed", "full", "node", "resent",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +85,8 @@ class Link:
         """The numbers of frames that were added and acknowledged."""
         self._reliable = 0
         """The position of the last reliable frame, as a number of added frames."""
+        self._messages = 0
+        """The position of the last frame with messages."""
         self._waits: deque[tuple[int, Callable[[], None]]] = deque()
         self._timer: Timer | None = None
         self._delay = RESEND
@@ -105,10 +107,13 @@ class Link:
         self._suspended = True
         self._feed.suspend()
 
-    def add(self, frame: bytes, reliable: bool) -> None:
-        """Send a part of a frame. If it is not reliable, `wait` does not wait for it."""
+    def add(self, frame: bytes, reliable: bool, messages: bool = True) -> None:
+        """Send a part of a frame. If it is not reliable, `wait` does not wait for it unless `every`. If it has no
+        `messages`, nothing waits for it."""
         self._queue.append((frame, reliable))
         self._added += 1
+        if messages:
+            self._messages = self._added
         if reliable:
             self._reliable = self._added
         self._bytes += len(frame)
@@ -117,8 +122,8 @@ class Link:
 
     def wait(self, done: Callable[[], None], every: bool = False) -> bool:
         """Return True if the node has all reliable frames, or will never have them. Otherwise return False, and call
-        `done` once it has. With `every`, wait for the frames that are not reliable, too."""
-        position = self._added if every else self._reliable
+        `done` once it has. With `every`, wait for all frames with messages."""
+        position = self._messages if every else self._reliable
         if self.closed or position <= self._done:
             return True
         if self._waits and self._waits[-1][0] > position:

@@ -111,6 +111,41 @@ def test_qos_0_needs_no_commit_and_follows_the_owner_of_a_lane() -> None:
     assert c.cursors["b"] > 0
 
 
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_session_that_has_moved_ignores_messages_at_qos_0_from_before(reported: bool) -> None:
+    world = cluster("a", "b", "c")
+    a, b, c = (world.nodes[name] for name in "abc")
+    client(b, "moved", "x", 1, True)
+    client(a, "stays", "x", 1, True)
+    client(a, "volatile", "x", 0, False)
+    world.runtime.advance(1.0)
+    if reported:  # A node of an older version reports nothing.
+        c.forwarding.owner_known("a", world.log.sequence)
+    world.log.break_route(c.engine, a.engine)
+    before = [b"before %d" % number for number in range(6)]
+    for payload in before:
+        c.publish("x", payload, 0)
+    world.runtime.advance(1.0)
+    assert received(b, "moved") == before
+    assert received(a, "stays") == []
+    world.log.append([Entry(NAMES.lane("b"), b"")])
+    client(a, "moved", "x", 1, True)
+    a.places["moved"] = "b"
+    world.take(a, "b")
+    last = [b"last %d" % number for number in range(6)]
+    before.append(b"in the turn of the move")
+    c.publish("x", before[-1], 0)
+    c.interest.lane_owner("b", "a")
+    if reported:
+        c.forwarding.owner_known("a", world.log.sequence)
+    for payload in last:
+        c.publish("x", payload, 0)
+    world.log.mend_routes()
+    world.runtime.advance(10.0)
+    assert received(a, "stays") == received(a, "volatile") == before + last
+    assert received(a, "moved") == (last if reported else before + last)
+
+
 def test_the_messages_of_one_turn_are_one_frame() -> None:
     world = cluster("a", "b", "c")
     a, b, c = (world.nodes[name] for name in "abc")
@@ -216,6 +251,25 @@ def test_flush_all_waits_for_messages_at_qos_0_too() -> None:
     assert found == [(True, [b"one"])]
     a.forwarding.flush_all(5.0, flushed)
     assert found.pop() == (True, [b"one"])
+
+
+def test_flush_all_does_not_wait_for_what_is_no_message() -> None:
+    world = cluster("a", "b")
+    a, b = world.nodes["a"], world.nodes["b"]
+    client(b, "b1", "x", 1, False)
+    world.runtime.advance(1.0)
+    found: list[bool] = []
+    world.log.break_route(a.engine, b.engine)
+    a.forwarding.owner_known("b", 1)
+    a.forwarding.flush_all(5.0, found.append)
+    assert found == [True]
+    a.publish("x", b"one", 0)
+    a.forwarding.owner_known("b", 2)
+    a.forwarding.flush_all(5.0, found.append)
+    world.runtime.advance(4.9)
+    assert found == [True]
+    world.runtime.advance(0.2)
+    assert found == [True, False]
 
 
 def test_flush_all_ends_if_a_node_is_silent() -> None:
