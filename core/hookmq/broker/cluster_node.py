@@ -63,8 +63,10 @@ class ClusterNode:
         self._state.committer.after_commit(call)
         self._state.writes.schedule()
 
-    def adopt(self, records: Iterable[Loaded], joined: bool = True) -> tuple[int, Wills]:
-        return adopt(self._state, records, joined)
+    def adopt(
+        self, records: Iterable[Loaded], joined: bool = True, others: Collection[str] = ()
+    ) -> tuple[int, Wills]:
+        return adopt(self._state, records, joined, others)
 
     def release(
         self, client_ids: Sequence[str], code: ReasonCode, reason: str, reference: str = ""

@@ -1,18 +1,13 @@
 """Sessions in a cluster: claim a client for this node, and add or forget sessions that move between nodes."""
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from functools import partial
 
 from hookmq.broker.connection import ClientConnection
 from hookmq.broker.delivery.transmit import release_publisher
 from hookmq.broker.handlers.locate import refuse
 from hookmq.broker.recovery import GroupQueues, load, set_deadlines
-from hookmq.broker.sessions.lifecycle import (
-    cancel_end,
-    clear_messages,
-    deliveries,
-    return_shared,
-)
+from hookmq.broker.sessions.lifecycle import cancel_end, clear_messages, deliveries, return_shared
 from hookmq.broker.sessions.subscriptions import unsubscribe
 from hookmq.broker.sessions.wills import cancel_will, publish_will
 from hookmq.broker.state import BrokerState
@@ -58,11 +53,13 @@ def claim(
     state.cluster.claim(client, durable or (known is not None and known.durable), claimed)
 
 
-def adopt(state: BrokerState, records: Iterable[Loaded], joined: bool) -> tuple[int, Wills]:
+def adopt(
+    state: BrokerState, records: Iterable[Loaded], joined: bool, others: Collection[str]
+) -> tuple[int, Wills]:
     """Add the sessions in `records`, which another process has stored, to a running broker. See
     `hookmq.storage.cluster.Node.adopt`.
     """
-    known = set(state.sessions)
+    known = {*state.sessions, *others}
     groups = set(state.groups)
     plugins = {name for name, space in state.plugin_states.spaces.items() if space.keys}
     former: list[Session] = []
@@ -81,8 +78,7 @@ def adopt(state: BrokerState, records: Iterable[Loaded], joined: bool) -> tuple[
     if joined:
         set_deadlines(state, added)
     state.writes.schedule()
-    wills: Wills = {one.client_id: partial(publish_will, state, one) for one in former}
-    return len(added), wills
+    return len(added), {one.client_id: partial(publish_will, state, one) for one in former}
 
 
 def _unknown(

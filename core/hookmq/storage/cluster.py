@@ -265,20 +265,22 @@ class Node(Protocol):
     def after_commit(self, call: Callable[[], None]) -> None:
         """Run `call` once everything recorded so far is committed."""
 
-    def adopt(self, records: Iterable[Loaded], joined: bool = True) -> tuple[int, Wills]:
+    def adopt(
+        self, records: Iterable[Loaded], joined: bool = True, others: Collection[str] = ()
+    ) -> tuple[int, Wills]:
         """Add sessions that another process has stored, in the order that `Store.load` defines. Return their number, and
         the wills of former sessions. Unless this node has `joined` the cluster, their wills and ends wait until the
         plugins have started: without the subscriptions of all nodes, a will would be lost.
 
         Clients that were online count as offline from now on; their wills become due as after a restart. Sessions whose
-        client id exists here already are left out, with their subscriptions and messages. So are publishers, retained
-        messages, the state of plugins that have state here already, and the queues of shared subscriptions that exist
-        here already or have no member in `records`. The store must answer `Store.read` for the other queues before it
-        returns; otherwise the broker stops as after a failed commit.
+        client id exists here already, or is one of `others`, are left out, with their subscriptions and messages. So are
+        publishers, retained messages, the state of plugins that have state here already, and the queues of shared
+        subscriptions that exist here already or have no member in `records`. The store must answer `Store.read` for the
+        other queues before it returns; otherwise the broker stops as after a failed commit.
 
-        A session that is left out and ends with its connection is a former one: its client has another session. Call the
-        function that publishes its will once this node has joined, and messages reach the added sessions by one way only.
-        The same commit must remove the session from the store.
+        A session that is left out and ends with its connection is a former one: its client has had another session since.
+        Call the function that publishes its will once this node has joined, and messages reach the added sessions by one
+        way only. The same commit must remove the session from the store.
         """
 
     def release(

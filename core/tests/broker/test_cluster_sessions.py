@@ -398,6 +398,24 @@ def test_the_will_of_a_client_with_another_session_is_published(pair: Pair, expi
     watcher.expect_message("last", b"new", 1)
 
 
+def test_sessions_that_the_cluster_names_are_left_out(pair: Pair) -> None:
+    """The session of such a client has ended here, but no commit says so yet."""
+    watcher = pair.alive.connect("watcher")
+    watcher.subscribe("last", 1)
+    for name, expiry in (("one", 0), ("two", 60), ("three", 0)):
+        last = will("last", name.encode(), 1)
+        pair.dead.connect(name, session_expiry_interval=expiry, will=last)
+    store = pair.dead.store
+    assert isinstance(store, DurableStore)
+    count, wills = pair.cluster.node.adopt(pair.store.join(store), True, ["one", "two"])
+    pair.alive.settle()
+    assert (count, list(wills)) == (1, ["one"])
+    watcher.expect_message("last", b"three", 1)
+    watcher.expect_nothing()
+    wills["one"]()
+    watcher.expect_message("last", b"one", 1)
+
+
 def test_an_empty_lane(broker_harness: Make, cluster: ClusterRecorder) -> None:
     broker_harness([cluster])
     assert cluster.node.adopt(()) == (0, {})

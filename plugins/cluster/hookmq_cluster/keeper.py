@@ -277,7 +277,8 @@ class LaneKeeper:
             self._groups.opened_home(state)
         else:
             loaded = chain(loaded, self._groups.summaries())
-        count, wills = self._node.adopt(loaded, self.joined)
+        others = self._store.placement.add_volatile(lane, state)
+        count, wills = self._node.adopt(loaded, self.joined, others)
         self._interest.lane_adopted(lane, fence)
         self._groups.merge(lane, separate)
         self._inbox.open_lane(lane, fence, state.inbox, backlog.frames, backlog.last)

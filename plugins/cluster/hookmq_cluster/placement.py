@@ -24,6 +24,7 @@ from hookmq.storage_api import (
 )
 
 from hookmq_cluster.lane_log import LaneLog
+from hookmq_cluster.lane_state import LaneState
 
 Retained: TypeAlias = PutRetained | DropRetained | PutPublisher | DropPublisher
 
@@ -85,15 +86,23 @@ class Placement:
         return self._groups.get(owner, self.home)
 
     def add_lane(self, log: LaneLog) -> None:
-        """A lane was opened. If it has a session that ends with its connection, and the client has another one in another
-        lane of this node, the client keeps that one."""
+        """A lane was opened. Its sessions that end with their connection follow with `add_volatile`."""
         lane, state = log.lane, log.state
         for client_id in state.clients:
-            if client_id not in self._clients or not state.is_volatile(client_id):
+            if not state.is_volatile(client_id):
                 self._clients[client_id] = lane
         if lane == self.home:
             for owner in log.state.groups:
                 self._groups.pop(owner, None)
+
+    def add_volatile(self, lane: str, state: LaneState) -> list[str]:
+        """Add the sessions of `lane` that end with their connection, directly before the core adopts the lane. Return the
+        clients that have another session on this node, or had one until the last commit. The core must not add theirs."""
+        return [
+            client_id
+            for client_id in state.clients
+            if state.is_volatile(client_id) and self._clients.setdefault(client_id, lane) != lane
+        ]
 
     def add_groups(self, lane: str, members: Container[str]) -> list[str]:
         """Serve the queues of shared subscriptions in an adopted lane from there, when the core adopts its sessions.

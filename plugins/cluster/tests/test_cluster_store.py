@@ -82,7 +82,8 @@ def test_the_new_session_of_a_client_replaces_one_that_ended_with_its_connection
     other.crash()
     process = Process(bench)
     process.commit(session("c", 0.0))
-    process.open("n2")
+    state = process.open("n2")
+    assert process.store.placement.add_volatile("n2", state) == (["c"] if lane == "n1" else [])
     assert process.store.lane_of("c") == lane
     if lane == "n1":
         process.store.placement.drop("c", "n2")
@@ -98,12 +99,28 @@ def test_a_former_session_of_a_client_without_a_stored_session_is_dropped() -> N
     other.commit(session("c", 0.0))
     other.crash()
     process = Process(bench)
-    process.open("n2")
+    state = process.open("n2")
+    assert process.store.placement.add_volatile("n2", state) == []
     assert process.store.lane_of("c") == "n2"
     process.store.placement.drop("c", "n2")
     assert process.store.lane_of("c") is None
     process.commit(session("c", 0.0))
     assert ["c" in process.store.lanes()[lane].clients for lane in ("n1", "n2")] == [True, False]
+
+
+def test_a_session_that_ended_while_a_lane_was_opened_does_not_hide_another_one() -> None:
+    bench = Bench()
+    other = Process(bench, "n2", ["n2"])
+    other.commit(session("c", 0.0))
+    other.crash()
+    process = Process(bench)
+    process.commit(session("c", 0.0))
+    state = process.open("n2")
+    process.commit(DropSession("c"))
+    assert process.store.placement.add_volatile("n2", state) == []
+    assert process.store.lane_of("c") == "n2"
+    process.commit(DropSession("c"))
+    assert not any("c" in one.clients for one in process.store.lanes().values())
 
 
 # several lanes -------------------------------------------------------------------------------------------------------
