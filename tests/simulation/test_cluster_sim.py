@@ -18,6 +18,7 @@ FOUND = (
     10040286,
     12084188,
     13015743,
+    14070492,
 )
 """Seeds that broke a promise once. A change of the simulator can make them runs like any others."""
 PLANTED = bugs(pathlib.Path(__file__).parent / "cluster_bugs")

@@ -81,8 +81,8 @@ class ClusterStore:
         self._number = 0
         self._first_id = (int(runtime.token(4), 16) >> 1 << ID_BITS) + 1
         self._opening: dict[str, LaneLog] = {}
-        self._opened: set[str] = set()
-        """All lanes that this process has ever opened. They may contain its message ids."""
+        self._closed = False
+        """Whether this process has ever closed a lane. Any lane may contain its message ids then."""
         self._lanes: dict[str, LaneLog] = {}
         self._search = ResultSearch(engine, names, runtime, self._lanes, self.set_fence)
         self.placement = Placement(home, self._lanes)
@@ -109,7 +109,6 @@ class ClusterStore:
             if self._opening.get(lane) is log:
                 del self._opening[lane]
                 if isinstance(state, LaneState) and not self._mixes_ids(state):
-                    self._opened.add(lane)
                     self._lanes[lane] = log
                     self.placement.add_lane(log)
                 elif isinstance(state, LaneState):
@@ -122,11 +121,14 @@ class ClusterStore:
         log.open(opened)
 
     def _mixes_ids(self, state: LaneState) -> bool:
-        """Return whether another process has drawn the same range of message ids as this one."""
-        return state.lane not in self._opened and self._first_id >> ID_BITS in state.id_ranges()
+        """Return whether another process has drawn the same range of message ids as this one. This is not known once this
+        process has closed a lane, because the next owner moves messages of shared subscriptions to other lanes.
+        """
+        return not self._closed and self._first_id >> ID_BITS in state.id_ranges()
 
     def close_lane(self, lane: str) -> None:
         """Forget a lane. Its records are no longer committed."""
+        self._closed = self._closed or lane in self._lanes
         for logs in (self._opening, self._lanes):
             log = logs.pop(lane, None)
             if log is not None:

@@ -547,6 +547,16 @@ def test_a_range_of_message_ids_is_not_used_twice() -> None:
     assert first.open("n1").messages == 1, "the ids are its own"
 
 
+def test_messages_of_a_lane_that_was_given_away_may_return_in_another_one() -> None:
+    bench = Bench()
+    first = Process(bench)
+    second = Process(bench, "n2", ["n2"])
+    second.commit(*queued("g/x/t", first.store.next_message_id()))
+    first.store.close_lane("n1")
+    first.open("n1")
+    assert first.open("n2").messages == 1
+
+
 # the inbox -----------------------------------------------------------------------------------------------------------
 
 
