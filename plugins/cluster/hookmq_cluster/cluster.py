@@ -291,7 +291,7 @@ class JoinedCluster:
         takes its own at its next start."""
         self.ready = False
         self.keeper.leaving = True
-        self._messages.send_all(Leaving())
+        self._messages.stop()
         if self.membership.others:
             # Nodes that stop at the same time hear of each other.
             await pause(self._runtime, _GLANCE)
@@ -357,6 +357,7 @@ class JoinedCluster:
         if self._messages.is_open:  # until the node leaves
             self.keeper.look()
             self.drain.look()
+            self._messages.look(self.membership.others)
             self._runtime.call_later(self.lease / _LOOKS, self._look)
 
     # --- called for other nodes --------------------------------------------------------------------------------
@@ -456,10 +457,13 @@ class JoinedCluster:
     def _lapsed(self) -> None:
         self.interest.lapsed()
         if self.drain.state in ("draining", "drained"):
-            self._announce_drain(False)
+            self._messages.stop()
 
     def _announce_drain(self, takes_lanes: bool) -> None:
-        self._messages.send_all(Hello(self.me.address, True) if takes_lanes else Leaving())
+        if takes_lanes:
+            self._messages.resume(self.membership.others)
+        else:
+            self._messages.stop()
 
     def _warn(self, node: str) -> None:
         """Tell a node that this one takes no lanes, if that is so."""

@@ -3,7 +3,7 @@
 A `Link` has its own messages, for which it uses `transmit`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from hookmq.plugin import Runtime, StoreError
@@ -39,6 +39,8 @@ class MemberMessages:
         self._ends: list[Callable[[], None]] = []
         self._stopping: set[str] = set()
         """The boots of nodes that stop or are drained, and that take no lanes."""
+        self._unaware: set[str] = set()
+        """Nodes that may not have heard yet that this one takes lanes again."""
         self._namesake: str | None = None
         """The address of another process with this node's name, while the node asks for one."""
 
@@ -83,6 +85,22 @@ class MemberMessages:
         """Send an encoded message to one node."""
         self._engine.send(self._names.node(node), data)
 
+    def stop(self) -> None:
+        """Tell all nodes that this one takes no lanes from now on."""
+        self._unaware.clear()
+        self.send_all(Leaving())
+
+    def resume(self, nodes: Collection[str]) -> None:
+        """Tell all `nodes`, which are alive, that this one takes lanes again."""
+        self._unaware.update(nodes)
+        self.send_all(Hello(self.me.address, True))
+
+    def look(self, nodes: Collection[str]) -> None:
+        """Tell those of the live `nodes` again that have not answered. Call this regularly."""
+        self._unaware.intersection_update(nodes)
+        for node in self._unaware:
+            self.send(node, Hello(self.me.address, True))
+
     def is_stopping(self, member: Member) -> bool:
         """Return whether a live node takes no lanes, because it stops or is drained."""
         return member.boot in self._stopping
@@ -101,6 +119,7 @@ class MemberMessages:
             return
         if isinstance(message, Hello):
             self._stopping.discard(boot)
+            self._unaware.discard(node)
         elif isinstance(message, Leaving):
             self._stopping.add(boot)
         self._receive(node, boot, message)

@@ -319,6 +319,39 @@ def test_a_drained_node_tells_again_that_it_takes_no_lanes(world: ClusterWorld) 
     assert b.owns("a") or c.owns("a")
 
 
+def test_a_node_that_was_put_back_tells_again_that_it_takes_lanes(world: ClusterWorld) -> None:
+    """Another node may have missed it."""
+    world.start("c")
+    drain(world, "a")
+    a, b, c = (world.cluster(node) for node in "abc")
+    assert b.is_stopping(a.me)
+    world.log.break_route(world.engines["a"], world.engines["c"])
+    world.manager("a").undrain_node("a")
+    world.advance(LEASE)
+    assert status(world, "a").state == "ready"
+    assert [one.is_stopping(a.me) for one in (b, c)] == [False, True]
+    world.log.mend_routes()
+    world.advance(LEASE)
+    assert not c.is_stopping(a.me)
+    sent: list[str] = []
+    a._messages.send = lambda node, message: sent.append(node)  # type: ignore[method-assign]
+    world.advance(LEASE)
+    assert not sent
+
+
+def test_a_node_that_is_drained_again_does_not_say_that_it_takes_lanes(world: ClusterWorld) -> None:
+    world.start("c")
+    drain(world, "a")
+    a, c = world.cluster("a"), world.cluster("c")
+    world.log.break_route(world.engines["a"], world.engines["c"])
+    world.manager("a").undrain_node("a")
+    world.advance(LEASE)
+    world.log.mend_routes()
+    drain(world, "a")
+    world.advance(2 * LEASE)
+    assert c.is_stopping(a.me)
+
+
 def test_nodes_that_were_drained_at_once_get_their_lanes_back(world: ClusterWorld) -> None:
     """Each has given its lane to the other, before it knew that the other one is drained, too."""
     for node in "ab":
