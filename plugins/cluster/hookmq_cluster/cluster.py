@@ -123,6 +123,7 @@ class JoinedCluster:
         )
         self.inbox.members = self.interest.local.groups
         self.inbox.hand_on = self.forwarding.hand_on
+        self.interest.remote.begun = self.forwarding.owner_known
         self.lanes = Lanes(engine, names, runtime, self.me, self._owner_changed)
         self.membership = Membership(
             engine, names, runtime, self.me, lease,

@@ -421,8 +421,9 @@ class Forwarding:
         one()
 
     def owner_known(self, node: str, fence: int) -> None:
-        """Tell a live node that this one knows it as the owner of a lane with this fence. The lane's sessions must not
-        get earlier messages with QoS 0 there, because the former owner may have delivered them."""
+        """Tell a live node that this one knows it as the owner of a lane with this fence, from the log or from that node.
+        The lane's sessions must not get earlier messages with QoS 0 there, because the former owner may have delivered
+        them."""
         link = self._links.link(node)
         if link is not None:
             self.end_turn()

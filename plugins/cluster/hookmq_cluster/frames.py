@@ -150,8 +150,8 @@ def encode_owner(frame: OwnerFrame, max_bytes: int) -> list[bytes]:
 
 
 def encode_fence(origin: Origin, fence: int) -> bytes:
-    """Return a frame for another node. It says that `origin` knows the lanes of that node with fences up to `fence`, and
-    that it did not know all of them when it sent the frames before.
+    """Return a frame for another node. It says that `origin` knows that node as the owner of a lane with this fence. The
+    frames before may have been sent without that knowledge.
 
     `Frames` reads it as an `OwnerFrame` with the fence as its `inbox`. Only logs have other frames of that kind, so nodes
     of older versions ignore it.

@@ -312,9 +312,15 @@ class Inbox:
 
     def _was_here(self, fence: int, client_id: str, durable: bool, qos: int) -> bool:
         """Return whether a session's lane has a fence up to `fence`. A node that knew no newer one has sent its messages
-        for the session to another owner of the lane."""
+        for the session to another owner of the lane, if there was one."""
         lane = self._lanes.get(self._store.lane_of(client_id) or "") if durable else None
         return lane is None or lane.fence <= fence
+
+    def _not_in_lane_late(self, late: Wanted, client_id: str, durable: bool, qos: int) -> bool:
+        """Return whether a session receives the messages with QoS 1 or 2 that are sent to the node. Subscriptions with
+        QoS 0 get them as they get messages with QoS 0."""
+        chosen = self._not_in_lane(client_id, durable, qos)
+        return chosen and (qos > 0 or late(client_id, durable, qos))
 
     def _deliver(
         self, frame: PeerFrame, wanted: Wanted | None, place: str, late: Wanted | None = None
@@ -348,7 +354,9 @@ class Inbox:
             return nobody
         if wanted is not None:
             return wanted
-        return self._not_in_lane if item.message.qos else late or _everybody
+        if not item.message.qos:
+            return late or _everybody
+        return self._not_in_lane if late is None else partial(self._not_in_lane_late, late)
 
     def _staying(self, message: Message, groups: Collection[str]) -> list[str]:
         """Return the shared subscriptions that receive `message` here. If the last member here has left since the message

@@ -84,6 +84,8 @@ class RemoteInterest:
 
     def __init__(self, runtime: Runtime) -> None:
         self.generation = 0
+        self.begun: Callable[[str, int], None] = _nothing
+        """Called with each node that announces a lane of its own, and the fence of that lane."""
         self.tables: dict[Remote, Table] = {}
         """The table that each remote belongs to."""
         self.groups: dict[str, dict[Table, Entry]] = {}
@@ -240,6 +242,7 @@ class RemoteInterest:
             return
         lane.fence = change.fence
         lane.announcer = node
+        self.begun(node, change.fence)
         lane.begin()
         if node in self._begun:
             self._begun[node].add(change.lane)
@@ -353,3 +356,7 @@ class RemoteInterest:
                 break
         if self._jobs:
             self._runtime.call_soon(self._work)
+
+
+def _nothing(node: str, fence: int) -> None:
+    """Do nothing."""

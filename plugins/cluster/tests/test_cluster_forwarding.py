@@ -146,6 +146,16 @@ def test_a_session_that_has_moved_ignores_messages_at_qos_0_from_before(reported
     assert received(a, "moved") == (last if reported else before + last)
 
 
+def test_a_node_that_announces_a_lane_is_known_as_its_owner() -> None:
+    world = cluster("a", "b", "c")
+    a, c = world.nodes["a"], world.nodes["c"]
+    told: list[tuple[str, int]] = []
+    c.interest.remote.begun = lambda node, fence: told.append((node, fence))
+    world.take(a, "b")
+    world.runtime.advance(1.0)
+    assert told == [("a", a.lanes["b"])]
+
+
 def test_the_messages_of_one_turn_are_one_frame() -> None:
     world = cluster("a", "b", "c")
     a, b, c = (world.nodes[name] for name in "abc")

@@ -360,6 +360,40 @@ def test_a_node_that_starts_publishes_both_wills_of_a_session_that_exists_twice(
     world.close()
 
 
+@pytest.mark.parametrize(
+    ("subscribed", "qos", "follows"), [(1, 0, True), (0, 0, True), (0, 1, True), (0, 0, False)]
+)
+def test_a_session_that_moves_gets_late_copies_of_messages_at_qos_0_once(
+    three: ClusterWorld, subscribed: int, qos: int, follows: bool
+) -> None:
+    """Unless the publisher's node `follows` the owners in the log, it hears from the next owner itself."""
+    three.advance(2 * LEASE)
+    moving = three.connect("b", "s", session_expiry_interval=3600)
+    moving.subscribe("t", subscribed)
+    staying = three.connect("a", "v")
+    staying.subscribe("t", qos)
+    publisher = three.connect("c", "p")
+    three.settle()
+    three.log.break_route(three.engines["c"], three.engines["a"])
+    publisher.publish("t", b"before", qos, expect=None)
+    three.advance(0.1)
+    assert payloads(moving) == [b"before"]
+    if not follows:
+        three.cluster("c").lanes.close()
+    three.clock.spawn(three.cluster("b").give_lane("b", three.cluster("a").me), lambda *_: None)
+    three.advance(LEASE / 2)
+    assert three.cluster("a").owns("b")
+    again = three.connect("a", "s", session_expiry_interval=3600, clean_start=False)
+    if not follows:
+        three.log.mend_routes()
+        three.advance(2 * LEASE)
+    publisher.publish("t", b"after", qos, expect=None)
+    three.log.mend_routes()
+    three.advance(2 * LEASE)
+    assert payloads(staying) == [b"before", b"after"]
+    assert payloads(again) == [b"after"]
+
+
 def test_a_will_that_is_due_at_the_start_of_a_node_reaches_the_others() -> None:
     world = ClusterWorld("a", "b")
     subscriber = world.connect("a", "s", session_expiry_interval=3600)
