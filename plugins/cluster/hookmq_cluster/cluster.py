@@ -255,7 +255,8 @@ class JoinedCluster:
         self._messages.send_all(Hello(address, True))
         await self._know_subscriptions()
         await self.keeper.settle_queues()
-        self.ready = self.keeper.joined = True
+        self.keeper.join()
+        self.ready = True
         runtime.call_later(self.lease / _LOOKS, self._look)
         runtime.log(
             "info", "cluster.joined", node=self.me.node, members=len(self.membership.others) + 1

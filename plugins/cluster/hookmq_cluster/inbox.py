@@ -77,7 +77,8 @@ class _Writer:
         self.boot = boot
         self.fence = -1
         """The newest fence of this node's lanes that the process has reported; -1 if there was none."""
-        self.frames = Frames()
+        # A link that ends between two parts of a frame goes on with another frame if the node returns.
+        self.frames = Frames(lossy=True)
 
 
 class Inbox:

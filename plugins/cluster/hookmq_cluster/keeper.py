@@ -291,6 +291,12 @@ class LaneKeeper:
             self._publish_wills()
         self._runtime.log("info", "cluster.lane_opened", lane=lane, sessions=count)
 
+    def join(self) -> None:
+        """This node knows the subscriptions of all nodes. Publish the wills that waited for that. Call this in the turn
+        in which clients may connect, because their new sessions may use the same lanes."""
+        self.joined = True
+        self._publish_wills()
+
     def _publish_wills(self) -> None:
         """End the former sessions of clients that have another one here. The next owner of a lane does so otherwise."""
         wills, self._wills = self._wills, {}
@@ -326,8 +332,6 @@ class LaneKeeper:
         if self.leaving or self.home not in self.open:
             return
         self._groups.look()
-        if self.joined:
-            self._publish_wills()
         now = self._runtime.now()
         for lane, owner in list(self._lanes.owners.items()):
             if lane in self._taking or lane in self._giving or lane in self.open:

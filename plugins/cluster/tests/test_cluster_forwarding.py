@@ -146,6 +146,18 @@ def test_a_session_that_has_moved_ignores_messages_at_qos_0_from_before(reported
     assert received(a, "moved") == (last if reported else before + last)
 
 
+def test_a_frame_whose_last_parts_are_missing_does_not_cost_the_next_one() -> None:
+    world = cluster("a")
+    a = world.nodes["a"]
+    client(a, "a1", "x", 1, False)
+    item = MessageItem(Message("x", bytes(1000), 1), (), True)
+    parts = encode_peer(PeerFrame(Origin("z", "boot", 1), (item,)), 500)
+    for content in (*parts[:-1], peer_entry(2, b"next").data):
+        a.inbox._receive("z", "boot", content)
+    assert received(a, "a1") == [b"next"]
+    assert a.inbox.invalid == 0
+
+
 def test_a_node_that_announces_a_lane_is_known_as_its_owner() -> None:
     world = cluster("a", "b", "c")
     a, c = world.nodes["a"], world.nodes["c"]

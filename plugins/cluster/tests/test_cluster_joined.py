@@ -303,8 +303,8 @@ def test_a_session_that_exists_twice_ends_with_its_will_when_its_lane_is_adopted
     two.advance(4 * LEASE)
     assert keeper.has("b")
     assert payloads(watcher) == ([b"b"] if joined else [])
-    keeper.joined = True
-    two.advance(LEASE)
+    keeper.join()
+    two.settle()
     assert payloads(watcher) == [b"b"]
     if durable:
         second = two.connect("a", "durable", session_expiry_interval=3600, clean_start=False)
@@ -334,7 +334,7 @@ def test_a_will_that_waits_for_a_node_to_join_leaves_with_its_lane(two: ClusterW
     assert keeper.has("b")
     two.start("b")
     assert not keeper.has("b")
-    keeper.joined = True
+    keeper.join()
     two.advance(LEASE)
     assert payloads(watcher) == [b"b"]
 
