@@ -20,6 +20,7 @@ FOUND = (
     13015743,
     14070492,
     15038206,
+    17013820,
 )
 """Seeds that broke a promise once. A change of the simulator can make them runs like any others."""
 PLANTED = bugs(pathlib.Path(__file__).parent / "cluster_bugs")

@@ -104,6 +104,8 @@ class Forwarding:
         interest: Interest,
         max_bytes: int = FRAME_BYTES,
     ) -> None:
+        self.handing_on = False
+        """Whether queues have lost messages to other nodes, and no commit says so yet."""
         self.dropped = 0
         self.forwarded = 0
         """The number of messages sent to a node or lane, counted once for each."""
@@ -205,11 +207,13 @@ class Forwarding:
             return False
         item = MessageItem(message, (owner,), False)
         if message.qos and table.is_lane:
+            self.handing_on = True
             self._store(table.name, item)
             return True
         node = self._node(table.owner)
         if node is None:
             return False
+        self.handing_on = True
         self._send(node, item, bool(message.qos))
         return True
 
@@ -347,6 +351,7 @@ class Forwarding:
         """The records of the next commit are complete. The messages that are forwarded from now on are not part of it."""
         if self._sealed is None:
             self._sealed, self._lanes = self._lanes, {}
+            self.handing_on = False
 
     def take_back(self, lane: str) -> list[MessageItem]:
         """Return the messages for `lane` that no commit has taken, because this node delivers them itself from now on.

@@ -215,7 +215,9 @@ class LaneKeeper:
             await answer(self._runtime, self._hold_commit)
         try:
             read = not held or await backlog.read()
-            ready = read and self._holds(lane, fence) and self.open <= known
+            # The store still has messages that were handed on since the last commit. They must not be loaded again.
+            current = not (held and self._forwarding.handing_on)
+            ready = read and current and self._holds(lane, fence) and self.open <= known
             if ready:
                 self._add(lane, fence, state, backlog)
             return ready
