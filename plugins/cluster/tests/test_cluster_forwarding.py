@@ -44,6 +44,15 @@ def client(node: RoutingNode, client_id: str, filter: str, qos: int, durable: bo
     node.subscribe(client_id, filter, qos)
 
 
+def with_a_volatile_subscriber() -> tuple[RoutingWorld, RoutingNode, RoutingNode]:
+    """Return a world with the nodes a and b, where the client b1 has subscribed to x without a durable session."""
+    world = cluster("a", "b")
+    a, b = world.nodes["a"], world.nodes["b"]
+    client(b, "b1", "x", 1, False)
+    world.runtime.advance(1.0)
+    return world, a, b
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("subscribed", [0, 1, 2])
 @pytest.mark.parametrize("durable", [False, True])
@@ -243,10 +252,7 @@ def test_a_plan_is_used_again_until_the_owner_of_a_lane_changes() -> None:
 
 
 def test_flush_waits_for_a_silent_node_until_it_leaves() -> None:
-    world = cluster("a", "b")
-    a, b = world.nodes["a"], world.nodes["b"]
-    client(b, "b1", "x", 1, False)
-    world.runtime.advance(1.0)
+    world, a, b = with_a_volatile_subscriber()
     b.engine.cut()
     acked: list[int] = []
     a.publish("x", b"", 1, lambda: acked.append(1))
@@ -257,10 +263,7 @@ def test_flush_waits_for_a_silent_node_until_it_leaves() -> None:
 
 
 def test_flush_all_waits_for_messages_at_qos_0_too() -> None:
-    world = cluster("a", "b")
-    a, b = world.nodes["a"], world.nodes["b"]
-    client(b, "b1", "x", 1, False)
-    world.runtime.advance(1.0)
+    world, a, b = with_a_volatile_subscriber()
     found: list[tuple[bool, list[bytes]]] = []
 
     def flushed(complete: bool) -> None:
@@ -276,10 +279,7 @@ def test_flush_all_waits_for_messages_at_qos_0_too() -> None:
 
 
 def test_flush_all_does_not_wait_for_what_is_no_message() -> None:
-    world = cluster("a", "b")
-    a, b = world.nodes["a"], world.nodes["b"]
-    client(b, "b1", "x", 1, False)
-    world.runtime.advance(1.0)
+    world, a, b = with_a_volatile_subscriber()
     found: list[bool] = []
     world.log.break_route(a.engine, b.engine)
     a.forwarding.owner_known("b", 1)
@@ -295,10 +295,7 @@ def test_flush_all_does_not_wait_for_what_is_no_message() -> None:
 
 
 def test_flush_all_ends_if_a_node_is_silent() -> None:
-    world = cluster("a", "b")
-    a, b = world.nodes["a"], world.nodes["b"]
-    client(b, "b1", "x", 1, False)
-    world.runtime.advance(1.0)
+    world, a, b = with_a_volatile_subscriber()
     world.log.break_route(a.engine, b.engine)
     found: list[bool] = []
     acked: list[int] = []
@@ -316,10 +313,7 @@ def test_flush_all_ends_if_a_node_is_silent() -> None:
 
 
 def test_a_flush_does_not_wait_for_later_messages_at_qos_0() -> None:
-    world = cluster("a", "b")
-    a, b = world.nodes["a"], world.nodes["b"]
-    client(b, "b1", "x", 1, False)
-    world.runtime.advance(1.0)
+    world, a, b = with_a_volatile_subscriber()
     done: list[str] = []
     a.publish("x", b"one", 1)
     a.forwarding.end_turn()
@@ -342,10 +336,7 @@ def test_flush_without_waiting_messages_is_done_at_once() -> None:
 
 
 def test_frames_are_sent_again_after_a_reconnect_without_duplicates() -> None:
-    world = cluster("a", "b")
-    a, b = world.nodes["a"], world.nodes["b"]
-    client(b, "b1", "x", 1, False)
-    world.runtime.advance(1.0)
+    world, a, b = with_a_volatile_subscriber()
     for number in range(30):
         if number % 7 == 3:
             a.engine.cut()
@@ -362,10 +353,7 @@ def test_frames_are_sent_again_after_a_reconnect_without_duplicates() -> None:
 
 
 def test_a_node_that_was_lost_and_seen_again_gets_each_frame_once() -> None:
-    world = cluster("a", "b")
-    a, b = world.nodes["a"], world.nodes["b"]
-    client(b, "b1", "x", 1, False)
-    world.runtime.advance(1.0)
+    world, a, b = with_a_volatile_subscriber()
     sent = 0
     for _ in range(20):
         for _ in range(3):
@@ -382,10 +370,7 @@ def test_a_node_that_was_lost_and_seen_again_gets_each_frame_once() -> None:
 
 
 def test_a_new_reader_continues_where_the_one_before_had_stopped() -> None:
-    world = cluster("a", "b")
-    a, b = world.nodes["a"], world.nodes["b"]
-    client(b, "b1", "x", 1, False)
-    world.runtime.advance(1.0)
+    world, a, b = with_a_volatile_subscriber()
     acked: list[int] = []
     send = b.engine.send
     b.engine.send = lambda subject, data: None  # type: ignore[method-assign]
@@ -404,10 +389,7 @@ def test_a_new_reader_continues_where_the_one_before_had_stopped() -> None:
 
 
 def test_a_gap_is_filled_at_once() -> None:
-    world = cluster("a", "b")
-    a, b = world.nodes["a"], world.nodes["b"]
-    client(b, "b1", "x", 1, False)
-    world.runtime.advance(1.0)
+    world, a, b = with_a_volatile_subscriber()
     send = a.engine.send
     a.engine.send = lambda subject, data: None  # type: ignore[method-assign]
     a.publish("x", b"1", 1, lambda: None)
@@ -539,10 +521,7 @@ def test_packets_in_a_lane_are_refused() -> None:
 
 
 def test_acknowledgements_are_grouped() -> None:
-    world = cluster("a", "b")
-    a, b = world.nodes["a"], world.nodes["b"]
-    client(b, "b1", "x", 1, False)
-    world.runtime.advance(1.0)
+    world, a, b = with_a_volatile_subscriber()
     sent: list[bytes] = []
     send = b.engine.send
 
@@ -594,10 +573,7 @@ def test_a_group_gets_each_message_once(online: str, qos: int) -> None:
 
 
 def test_a_client_that_becomes_durable_loses_nothing() -> None:
-    world = cluster("a", "b")
-    a, b = world.nodes["a"], world.nodes["b"]
-    client(b, "b1", "x", 1, False)
-    world.runtime.advance(1.0)
+    world, a, b = with_a_volatile_subscriber()
     sent = 0
     for _ in range(10):
         a.publish("x", b"%d" % sent, 1, lambda: None)
@@ -719,10 +695,7 @@ def test_a_damaged_frame_in_a_lane_is_logged_and_skipped() -> None:
 
 
 def test_a_message_that_cannot_be_delivered_is_logged_and_skipped() -> None:
-    world = cluster("a", "b")
-    a, b = world.nodes["a"], world.nodes["b"]
-    client(b, "b1", "x", 1, False)
-    world.runtime.advance(1.0)
+    world, a, b = with_a_volatile_subscriber()
     deliver = b.broker.deliver
 
     def broken(message: Message, wanted: object, groups: object) -> None:

@@ -93,12 +93,17 @@ def test_the_new_session_of_a_client_replaces_one_that_ended_with_its_connection
     assert "c" in process.store.lanes()["n1"].clients
 
 
-def test_a_former_session_of_a_client_without_a_stored_session_is_dropped() -> None:
+def beside_a_volatile_session() -> Process:
+    """Return a process beside the lane n2, in which a dead process has left a volatile session of the client c."""
     bench = Bench()
     other = Process(bench, "n2", ["n2"])
     other.commit(session("c", 0.0))
     other.crash()
-    process = Process(bench)
+    return Process(bench)
+
+
+def test_a_former_session_of_a_client_without_a_stored_session_is_dropped() -> None:
+    process = beside_a_volatile_session()
     state = process.open("n2")
     assert process.store.placement.add_volatile("n2", state) == []
     assert process.store.lane_of("c") == "n2"
@@ -109,11 +114,7 @@ def test_a_former_session_of_a_client_without_a_stored_session_is_dropped() -> N
 
 
 def test_a_session_that_ended_while_a_lane_was_opened_does_not_hide_another_one() -> None:
-    bench = Bench()
-    other = Process(bench, "n2", ["n2"])
-    other.commit(session("c", 0.0))
-    other.crash()
-    process = Process(bench)
+    process = beside_a_volatile_session()
     process.commit(session("c", 0.0))
     state = process.open("n2")
     process.commit(DropSession("c"))
