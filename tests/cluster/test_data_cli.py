@@ -73,6 +73,13 @@ def test_a_folder_moves_to_a_cluster_and_back(
     command = ["cluster", "import", "-c", config, "--from", str(old), "--nodes", "a,b", "--json"]
     assert main([*command, "--dry-run"]) == 0
     planned = printed(capsys)
+    for reading in (["backup", str(tmp_path / "none")], ["export", "--to", str(new)]):
+        assert main(["cluster", reading[0], "-c", config, *reading[1:]]) == 1
+        assert (
+            "cluster 'hookmq' has no contents: the NATS servers have no" in capsys.readouterr().err
+        )
+    assert main(["cluster", "check", "-c", config]) == 0
+    assert "HOOKMQ_hookmq does not exist" in capsys.readouterr().out
     assert planned.pop("dry_run") is True
     assert main(command) == 0
     counts = printed(capsys)

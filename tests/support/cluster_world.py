@@ -15,7 +15,7 @@ from hookmq_cluster.membership import Member
 from hookmq_cluster.plugin import ClusterPlugin
 from hookmq_testing import Harness, MemoryClient, PluginInstance
 from hookmq_testing.wire import Clock
-from hookmq_toolkit.cluster import ClusterManager
+from hookmq_toolkit.cluster import ClusterManager, ClusterStatus
 from simulated_engine import QUIET, Faults, SimulatedEngine, SimulatedLog
 
 SETTLED = 0.2
@@ -129,6 +129,38 @@ class ClusterWorld:
         found = self.plugins[name].offered_services["cluster"]
         assert isinstance(found, ClusterManager)
         return found
+
+    def status(self, name: str) -> ClusterStatus:
+        """Return the cluster as a node shows it."""
+        return self.manager(name).show_cluster()
+
+    def complete_drain(self, name: str, seconds: float = 0.0, moved: bool = False) -> None:
+        """Drain a node, and wait until it is done."""
+        self.manager(name).drain_node(name, seconds, moved)
+        self.advance(seconds + 2.0)
+        assert (self.status(name).state, self.status(name).problem) == ("drained", "")
+        assert self.cluster(name).keeper.open == set()
+
+    def complete_undrain(self, name: str) -> None:
+        """Put a node back, and wait until it is done."""
+        self.manager(name).undrain_node(name)
+        self.advance(3.0)
+        assert (self.status(name).state, self.status(name).problem) == ("ready", "")
+        assert name in self.cluster(name).keeper.open
+
+    def change_state(self, name: str, **values: bytes | None) -> None:
+        """Set or delete keys of the state of a node's plugin, and wait for the commit."""
+        state = self.nodes[name].handle("cluster").state
+        told: list[object] = []
+        for key, value in values.items():
+            change = state.delete(key) if value is None else state.put(key, value)
+            self.clock.spawn(change, lambda _, error: told.append(error))
+        self.advance(1.0)
+        assert told == [None] * len(values)
+
+    def read_state(self, name: str) -> list[tuple[str, bytes]]:
+        """Return the keys and values of the state of a node's plugin."""
+        return list(self.nodes[name].handle("cluster").state.items().items)
 
     def connect(self, name: str, client_id: str, **options: Any) -> MemoryClient:
         """Connect a client to a node."""

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from hookmq.mqtt_api import Pubrec, Pubrel
 from hookmq_cluster.log_contents import LogContents, read_contents
-from hookmq_cluster.migration import export_contents, import_store
+from hookmq_cluster.migration import export_contents, import_store, try_import
 from hookmq_cluster.names import Names
 from hookmq_cluster.store_items import ItemCounts
 from hookmq_testing import DurableStore, Harness, will
@@ -82,6 +82,10 @@ class Filled:
         return import_store(
             self.engine, NAMES, self.runtime, store, lanes or ("a", "b"), WHAT, **options
         )
+
+    def try_fill(self, store: DurableStore) -> ItemCounts:
+        """Return what an import would return."""
+        return run(self.runtime, try_import(self.engine, NAMES, self.runtime, store))
 
     def contents(self) -> LogContents:
         """Return the contents of the cluster."""

@@ -31,6 +31,7 @@ class AwayState:
         self._engine = engine
         self._subject = names.away(node)
         self._changes: dict[tuple[str, str], Change] = {}
+        self._frames = Frames()
         self._returning = False
 
     def entries(self, origin: Origin, records: Sequence[Record]) -> list[Entry]:
@@ -43,7 +44,7 @@ class AwayState:
 
     async def read(self, runtime: Runtime) -> None:
         """Read the changes of an earlier process. Raises StoreError if they are damaged."""
-        frames, after = Frames(), 0
+        after = 0
         while True:
             page: list[Stored] | Unavailable
             page = await answer(runtime, partial(self._engine.read, (self._subject,), after))
@@ -54,13 +55,15 @@ class AwayState:
                 return
             for stored in page:
                 after = stored.sequence
-                self._add(frames, stored)
+                self.add(stored)
 
-    def _add(self, frames: Frames, stored: Stored) -> None:
+    def add(self, stored: Stored) -> None:
+        """Add the next entry of the subject. Raises StoreError if it is damaged."""
         if not stored.data:  # the subject was deleted
+            self._changes.clear()
             return
         try:
-            frame = frames.read(stored.data)
+            frame = self._frames.read(stored.data)
         except FrameError as error:
             raise StoreError(
                 f"the state of plugins in {stored.subject} is damaged: sequence {stored.sequence}: {error}"

@@ -154,10 +154,7 @@ class Backup:
 
     def _entries(self) -> Iterator[Stored]:
         """Yield the entries that belong to the position of the backup."""
-        beginnings = self._reader.position.beginnings
-        for stored in self._reader.entries():
-            if stored.sequence >= beginnings.get(stored.subject, 0):
-                yield stored
+        return self._reader.position.valid(self._reader.entries())
 
     async def restore(
         self,
@@ -174,6 +171,8 @@ class Backup:
         for stored in self._entries():
             kind, _, name = stored.subject.partition(".")
             if kind == "own" or (kind == "lane" and not is_owner_frame(stored.data)):
+                continue
+            if kind == "away" and not stored.data:  # the node has stored the state in its lane
                 continue
             await writer.add([_entry(names, runtime, kind, stored)])
             count += 1
@@ -201,4 +200,6 @@ def _entry(names: Names, runtime: Runtime, kind: str, stored: Stored) -> Entry:
     if kind == "fact":
         return fact_entry(names, runtime.time(), decode_fact(stored.data))
     ttl = TOMBSTONE if kind == "sess" and not stored.data else 0
-    return Entry(names.absolute(stored.subject), stored.data, replace=kind != "lane", ttl=ttl)
+    return Entry(
+        names.absolute(stored.subject), stored.data, replace=kind not in ("lane", "away"), ttl=ttl
+    )

@@ -55,7 +55,8 @@ async def backup(arguments: argparse.Namespace) -> int:
     target: Path = arguments.target
     _refuse_existing(target)
     progress = ProgressLine("copying")
-    async with opened_log(arguments) as log:
+    async with opened_log(arguments, create=False) as log:
+        log.require()
         await refuse_unfinished(log.engine, log.runtime, log.names)
         try:
             with _new_file(target) as file:
@@ -77,7 +78,7 @@ async def restore(arguments: argparse.Namespace) -> int:
     found = Backup(BackupReader(arguments.source))
     if not arguments.dry_run:
         async with opened_log(arguments) as log:
-            engine, names, runtime, _ = log
+            engine, names, runtime = log.engine, log.names, log.runtime
             writer = LogWriter(engine, names, runtime, f"hookmq cluster restore {arguments.source}")
             try:
                 await found.restore(writer, engine, names, runtime, arguments.replace, progress)

@@ -89,7 +89,7 @@ async def _opened(opener: "StoreOpener", runtime: Runtime) -> AsyncIterator[Stor
 async def import_(arguments: argparse.Namespace) -> int:
     """Fill a cluster with the contents of a store."""
     from hookmq_cluster.config import check_name
-    from hookmq_cluster.migration import import_store
+    from hookmq_cluster.migration import import_store, try_import
     from hookmq_cluster.opened_log import opened_log
 
     opener = opener_of(Path(arguments.source))
@@ -98,13 +98,19 @@ async def import_(arguments: argparse.Namespace) -> int:
     nodes = tuple(arguments.nodes.split(",")) if arguments.nodes is not None else ()
     for node in nodes:
         check_name("--nodes", node)
-    async with opened_log(arguments) as log, _opened(opener, log.runtime) as store:
+    opening = opened_log(arguments, create=not arguments.dry_run)
+    async with opening as log, _opened(opener, log.runtime) as store:
         progress = ProgressLine("importing")
         try:
-            counts = await import_store(
-                log.engine, log.names, log.runtime, store, nodes or log.nodes,
-                f"hookmq cluster import --from {arguments.source}", arguments.replace, arguments.dry_run, progress,
-            )  # fmt: skip
+            if arguments.dry_run:
+                counts = await try_import(
+                    log.engine if log.exists else None, log.names, log.runtime, store, arguments.replace, progress
+                )  # fmt: skip
+            else:
+                counts = await import_store(
+                    log.engine, log.names, log.runtime, store, nodes or log.nodes,
+                    f"hookmq cluster import --from {arguments.source}", arguments.replace, progress,
+                )  # fmt: skip
         finally:
             progress.end()
     print_counts(arguments, f"imported from {opener.place}", counts.fields())
@@ -135,8 +141,9 @@ async def export(arguments: argparse.Namespace) -> int:
     target: Path = arguments.target
     part = _part_of(target)
     progress = ProgressLine("exporting")
-    async with opened_log(arguments) as log:
-        engine, names, runtime, _ = log
+    async with opened_log(arguments, create=False) as log:
+        log.require()
+        engine, names, runtime = log.engine, log.names, log.runtime
         await refuse_unfinished(engine, runtime, names)
         await refuse_live_nodes(engine, runtime, names)
         contents = await read_contents(engine, names, runtime)

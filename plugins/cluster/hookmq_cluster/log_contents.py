@@ -1,11 +1,12 @@
 """The contents of a cluster's log as items, for export to another store, and to find out whether a cluster is empty."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
 from hookmq.plugin import Runtime, StoreError
 from hookmq.storage_api import Paged, PutState, Queued
 
+from hookmq_cluster.away_state import AwayState
 from hookmq_cluster.engine import Engine, Stored
 from hookmq_cluster.frames import FrameError, Frames, OwnerFrame, is_owner_frame
 from hookmq_cluster.lane_state import LaneState
@@ -17,9 +18,12 @@ from hookmq_cluster.store_items import Item, QueueItem, RetainedItem, items_of
 
 @dataclass
 class LaneContents:
-    """A lane: its state, and the number of frames of other nodes that its owner has not delivered yet."""
+    """A lane: its state, what its node has stored without it, and the number of frames of other nodes that its owner
+    has not delivered yet.
+    """
 
     state: LaneState
+    away: AwayState
     undelivered: int = 0
 
 
@@ -70,12 +74,12 @@ class LogContents:
 
     def lane_items(self, runtime: Runtime, lane: str) -> AsyncIterator[Item]:
         """Yield the contents of one lane."""
-        state = self.lanes[lane].state
+        state, away = self.lanes[lane].state, self.lanes[lane].away
 
         def read(owner: str, after: int, max_count: int, max_size: int, done: Paged) -> None:
             done(state.read(owner, after, max_count, max_size))
 
-        return items_of(runtime, state.loaded(), read)
+        return items_of(runtime, away.merged(state.loaded()), read)
 
     def _shared(self) -> dict[str, list[Queued]]:
         """Return the queues of shared subscriptions that are in several lanes, in the order of their messages."""
@@ -97,20 +101,26 @@ async def read_contents(engine: Engine, names: Names, runtime: Runtime) -> LogCo
     """Read everything in a cluster's log. Raises StoreError if it is damaged, or if the log does not answer."""
     frames: dict[str, list[Stored]] = {}
     retained: dict[str, Stored] = {}
+    away: dict[str, list[Stored]] = {}
     lane_prefix, retained_prefix = names.lane(""), names.retained_messages[:-1]
+    away_prefix = names.away("")
 
     def put(stored: Stored) -> None:
         if stored.subject.startswith(lane_prefix):
-            frames.setdefault(stored.subject, []).append(stored)
+            frames.setdefault(stored.subject.removeprefix(lane_prefix), []).append(stored)
+        elif stored.subject.startswith(away_prefix):
+            away.setdefault(stored.subject.removeprefix(away_prefix), []).append(stored)
         elif stored.subject.startswith(retained_prefix):
             retained.pop(stored.subject, None)
             retained[stored.subject] = stored
 
     position = await copy_log(engine, names, runtime, put)
     found = LogContents(position=position.last)
-    for subject in sorted(frames):
-        name = subject.removeprefix(lane_prefix)
-        found.lanes[name] = _lane(name, frames.pop(subject), position.beginnings[subject])
+    for name in sorted({*frames, *away}):
+        changes = AwayState(engine, names, name)
+        for stored in position.valid(away.pop(name, [])):
+            changes.add(stored)
+        found.lanes[name] = _lane(name, position.valid(frames.pop(name, [])), changes)
     now = runtime.time()
     for stored in retained.values():
         try:
@@ -123,15 +133,13 @@ async def read_contents(engine: Engine, names: Names, runtime: Runtime) -> LogCo
     return found
 
 
-def _lane(name: str, frames: list[Stored], beginning: int) -> LaneContents:
+def _lane(name: str, frames: Iterable[Stored], away: AwayState) -> LaneContents:
     """Build the state of a lane from its frames."""
     state = LaneState(name)
     reader = Frames()
     others: list[int] = []
     first = size = 0
     for stored in frames:
-        if stored.sequence < beginning:
-            continue
         if not is_owner_frame(stored.data):
             others.append(stored.sequence)
             continue
@@ -149,4 +157,4 @@ def _lane(name: str, frames: list[Stored], beginning: int) -> LaneContents:
     problem = state.complete()
     if problem:
         raise StoreError(f"lane {name!r} is damaged: {problem}")
-    return LaneContents(state, sum(sequence > state.inbox for sequence in others))
+    return LaneContents(state, away, sum(sequence > state.inbox for sequence in others))

@@ -1,11 +1,11 @@
 """Reads the contents of a cluster's log as they were at one position, while nodes may go on writing.
 
 Pages are read until there are no more. Whatever was deleted before it could be read was replaced by an entry that was
-written before the last page was read, so it belongs to an earlier position. Only the trimming of lanes is different: it
-can leave a gap between two pages, so the beginning of each lane is compared at the end.
+written before the last page was read, so it belongs to an earlier position. Subjects with several valid entries are
+different: trimming a lane can leave a gap between two pages. So the beginnings of these are compared at the end.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -22,24 +22,35 @@ _GLANCE: Final = 0.05
 _LOOKS: Final = 200
 """Looks for the rest of a frame."""
 _NEVER: Final = 1 << 62
-"""The beginning of a lane without entries."""
+"""The beginning of a subject without entries."""
 
 
 class LogPosition(NamedTuple):
     """Where a copy of the log ends.
 
     - `last`: the sequence of the last entry.
-    - `beginnings`: by the subject of each lane, the first sequence that belongs to it. What precedes it was deleted, and
-      may be incomplete.
+    - `beginnings`: by the subject of each lane, and of the state that each node has stored without its lane, the first
+      sequence that belongs to it. Anything before it was deleted, and may be incomplete.
     """
 
     last: int
     beginnings: dict[str, int]
 
+    def valid(self, entries: Iterable[Stored]) -> Iterator[Stored]:
+        """Yield those of `entries` that do not precede the beginning of their subject."""
+        return (one for one in entries if one.sequence >= self.beginnings.get(one.subject, 0))
+
 
 def contents(names: Names) -> tuple[str, ...]:
     """Return the subjects of everything that a copy contains. Leases and the secret of the nodes are left out."""
-    return (names.owners, names.lanes, names.sessions, names.retained_messages, names.facts)
+    return (
+        names.owners,
+        names.lanes,
+        names.sessions,
+        names.retained_messages,
+        names.facts,
+        names.all_away,
+    )
 
 
 async def copy_log(
@@ -47,13 +58,13 @@ async def copy_log(
 ) -> LogPosition:
     """Pass the entries of the log to `put`, in order, and return the position at which they are consistent.
 
-    Of the entries of one subject, except those of lanes, only the last one counts. Raises StoreError if the log does not
-    answer.
+    Of the entries of one subject, only the last one counts, unless `LogPosition.beginnings` names the subject. Raises
+    StoreError if the log does not answer.
     """
     incomplete: set[str] = set()
-    """Lanes with a frame of which some parts have not been read."""
-    lanes: set[str] = set()
-    prefix = names.lane("")
+    """Subjects with a frame of which some parts have not been read."""
+    framed: set[str] = set()
+    prefixes = (names.lane(""), names.away(""))
 
     async def read_all(after: int) -> int:
         filters = contents(names)
@@ -62,9 +73,10 @@ async def copy_log(
             page: list[Stored] = await ask(runtime, partial(engine.read, filters, after))
             for stored in page:
                 subject = stored.subject
-                if subject.startswith(prefix):
-                    lanes.add(subject)
-                    (incomplete.add if is_incomplete(stored.data) else incomplete.discard)(subject)
+                if subject.startswith(prefixes):
+                    framed.add(subject)
+                    part = stored.data and is_incomplete(stored.data)
+                    (incomplete.add if part else incomplete.discard)(subject)
                 put(stored)
             if page:
                 after = page[-1].sequence
@@ -79,17 +91,19 @@ async def copy_log(
 
     last = await read_all(0)
     while True:
-        beginnings = await _beginnings(engine, runtime, lanes)
+        beginnings = await _beginnings(engine, runtime, framed)
         read = last
         last = await read_all(read)
-        again = await _beginnings(engine, runtime, lanes)
-        if all(begin <= read or begin == beginnings.get(lane) for lane, begin in again.items()):
-            return LogPosition(last, {lane: beginnings.get(lane, 0) for lane in lanes})
+        again = await _beginnings(engine, runtime, framed)
+        if all(
+            begin <= read or begin == beginnings.get(subject) for subject, begin in again.items()
+        ):
+            return LogPosition(last, {one: beginnings.get(one, 0) for one in framed})
 
 
-async def _beginnings(engine: Engine, runtime: Runtime, lanes: Iterable[str]) -> dict[str, int]:
+async def _beginnings(engine: Engine, runtime: Runtime, subjects: Iterable[str]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for lane in lanes:
-        page: list[Stored] = await ask(runtime, partial(engine.read, (lane,), 0))
-        found[lane] = page[0].sequence if page else _NEVER
+    for subject in subjects:
+        page: list[Stored] = await ask(runtime, partial(engine.read, (subject,), 0))
+        found[subject] = page[0].sequence if page else _NEVER
     return found

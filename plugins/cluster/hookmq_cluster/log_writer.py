@@ -16,6 +16,7 @@ from hookmq.plugin import Runtime, StoreError
 from hookmq_cluster.engine import TOMBSTONE, Appended, Engine, Entry, Refused, Stored, Unavailable
 from hookmq_cluster.filling import ask, encode_mark, read_mark
 from hookmq_cluster.lanes import decode_owner, encode_owner
+from hookmq_cluster.log_reader import contents
 from hookmq_cluster.membership import Member, decode_member
 from hookmq_cluster.names import Names
 from hookmq_cluster.waiting import answer
@@ -93,7 +94,9 @@ class LogWriter:
                 own, encode_owner(lane, "", self.token), (own, found.get(lane, 0)), replace=True
             )
             self._fences[lane] = await self._commit([entry])
-        for subject in (names.lanes, names.sessions, names.retained_messages, names.facts):
+        for subject in contents(names):
+            if subject == names.owners:
+                continue
             trim = partial(self._engine.trim, subject, self.last + 1)
             await ask(self._runtime, trim)
 

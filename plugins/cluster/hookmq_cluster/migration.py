@@ -55,20 +55,14 @@ async def import_store(
     lanes: Sequence[str],
     what: str,
     replace: bool = False,
-    dry_run: bool = False,
     progress: Progress = lambda _: None,
 ) -> ItemCounts:
     """Fill a cluster with everything in `store`, spread over `lanes`. Return the number of items.
 
     Raises StoreError if a node is running, or if the cluster contains anything, unless `replace` is set. After a crash,
-    the same call begins again. With `dry_run`, only read, and change nothing.
+    the same call begins again.
     """
     counts = ItemCounts()
-    if dry_run:
-        await _check(engine, names, runtime, replace)
-        async for item in items_of(runtime, store.load(), store.read):
-            _count(counts, item, progress)
-        return counts
     writer = LogWriter(engine, names, runtime, what)
     await prepare(writer, engine, names, runtime, lanes, replace)
     filling = LaneImport(writer, engine, names, runtime, lanes)
@@ -80,10 +74,27 @@ async def import_store(
     return counts
 
 
-async def _check(engine: Engine, names: Names, runtime: Runtime, replace: bool) -> None:
-    await refuse_live_nodes(engine, runtime, names)
-    if not replace:
-        refuse_contents(names.cluster, await contents_of(engine, names, runtime))
+async def try_import(
+    engine: Engine | None,
+    names: Names,
+    runtime: Runtime,
+    store: Store,
+    replace: bool = False,
+    progress: Progress = lambda _: None,
+) -> ItemCounts:
+    """Read what `import_store` reads, and change nothing. Return the number of items. `engine` is None if the cluster has
+    no stream yet.
+
+    Raises StoreError as `import_store` does.
+    """
+    if engine is not None:
+        await refuse_live_nodes(engine, runtime, names)
+        if not replace:
+            refuse_contents(names.cluster, await contents_of(engine, names, runtime))
+    counts = ItemCounts()
+    async for item in items_of(runtime, store.load(), store.read):
+        _count(counts, item, progress)
+    return counts
 
 
 async def prepare(

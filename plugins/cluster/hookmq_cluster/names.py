@@ -35,6 +35,8 @@ class Names:
         """The mark that a tool fills the cluster, or began to; see `hookmq_cluster.log_writer`."""
         self.facts = self._stored + "fact.*"
         """What plugins share; see `hookmq_cluster.facts`."""
+        self.all_away = self._stored + "away.*"
+        """What `away` names, for all nodes."""
         self.leases = self._stored + "lease.*"
         """The leases of all nodes."""
         self.secret = self._stored + "secret"

@@ -22,12 +22,23 @@ from hookmq_cluster.waiting import ended
 
 
 class OpenedLog(NamedTuple):
-    """A cluster's log, and the nodes that the configuration names."""
+    """A cluster's log, and the nodes that the configuration names. `exists` is False if it has no stream. The engine
+    cannot be used then.
+    """
 
     engine: Engine
     names: Names
     runtime: Runtime
     nodes: tuple[str, ...]
+    exists: bool = True
+
+    def require(self) -> None:
+        """Raise StoreError if the log has no stream."""
+        if not self.exists:
+            raise StoreError(
+                f"cluster {self.names.cluster!r} has no contents: the NATS servers have no stream {self.names.stream}; "
+                "check `servers` and `name`"
+            )
 
 
 def _log(level: str, event: str, /, **fields: object) -> None:
@@ -48,8 +59,11 @@ def nodes_of(plugin: ClusterPlugin) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def opened_log(arguments: argparse.Namespace) -> AsyncIterator[OpenedLog]:
-    """Open the log of the cluster in the chosen configuration. With `workers`, this starts their nats-server.
+async def opened_log(
+    arguments: argparse.Namespace, create: bool = True
+) -> AsyncIterator[OpenedLog]:
+    """Open the log of the cluster in the chosen configuration. With `workers`, this starts their nats-server. Unless
+    `create` is set, a missing stream is not made.
 
     Raises StoreError if the log cannot be used, and ConfigError if no plugin `cluster` is configured.
     """
@@ -64,10 +78,11 @@ async def opened_log(arguments: argparse.Namespace) -> AsyncIterator[OpenedLog]:
         engine = plugin.make_engine(runtime)
         if child is not None:
             engine = NatsEngine(child.options, names.stream, names.everything, runtime, 1, True)
+        exists = True
         if isinstance(engine, NatsEngine):
-            await engine.open()
+            exists = await engine.open(create=create) is not None
         try:
-            yield OpenedLog(engine, names, runtime, nodes_of(plugin))
+            yield OpenedLog(engine, names, runtime, nodes_of(plugin), exists)
         finally:
             await ended(runtime, engine.close)
     except EngineError as error:

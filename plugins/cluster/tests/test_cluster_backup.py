@@ -10,6 +10,7 @@ import pytest
 from cluster_world import ClusterWorld
 from filled_clusters import EXPIRY, NAMES, Filled, run, stored
 from hookmq.plugin import StoreError
+from hookmq.storage_api import PutState
 from hookmq_cluster import backup_file, compaction
 from hookmq_cluster.backup import Backup, BackupCounts, write_backup
 from hookmq_cluster.backup_file import BackupReader
@@ -82,6 +83,42 @@ def test_what_plugins_share_is_restored_until_it_ends(tmp_path: Path) -> None:
     [(key, value, seconds)] = told
     assert (key, value) == ("long", b"2")
     assert seconds == pytest.approx(500, abs=10)
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_the_state_that_a_drained_node_has_stored_is_restored(
+    tmp_path: Path, returned: bool
+) -> None:
+    world = ClusterWorld("a", "b", faults=Faults(page=2))
+    world.engines["a"].max_entry = 500
+    world.change_state("a", old=b"1", gone=b"1")
+    world.complete_drain("a")
+    world.change_state("a", old=b"2", gone=None, large=b"2" * 2000)
+    assert len(world.log.messages(["hmq.test.away.a"])) > 3
+    if returned:
+        world.complete_undrain("a")
+        world.change_state("a", old=b"3")
+    wanted = world.read_state("a")
+    assert wanted == [("large", b"2" * 2000), ("old", b"3" if returned else b"2")]
+    cluster = Filled(world.clock, world.log)
+    back_up(cluster, tmp_path / "b")
+    exported, _ = cluster.export()
+    state = [one for one in exported.load() if isinstance(one, PutState)]
+    assert sorted((one.key, one.value) for one in state) == wanted
+    again = ClusterWorld("a", "b")
+    again.complete_drain("a")
+    again.change_state("a", old=b"4", stale=b"4")
+    again.stop_together()
+    again.advance(20.0)
+    filled = Filled(again.clock, again.log)
+    with pytest.raises(StoreError, match="2 keys of plugins"):
+        restore(filled, tmp_path / "b")
+    restore(filled, tmp_path / "b", replace=True)
+    again.start("a")
+    again.start("b")
+    assert again.read_state("a") == wanted
+    world.close()
+    again.close()
 
 
 def test_undelivered_messages_are_delivered_after_a_restore(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hookmq_cluster.claims import MOVING
 from hookmq_cluster.engine import Entry
 from hookmq_cluster.membership import decode_member
 from hookmq_testing import MemoryClient
-from hookmq_toolkit.cluster import ClusterError, ClusterStatus
+from hookmq_toolkit.cluster import ClusterError
 from simulated_engine import QUIET, Faults
 
 LEASE = 15.0
@@ -29,27 +29,6 @@ def world() -> Iterator[ClusterWorld]:
     world.advance(2 * LEASE)
     yield world
     world.close()
-
-
-def status(world: ClusterWorld, node: str) -> ClusterStatus:
-    """Return the cluster as the node shows it."""
-    return world.manager(node).show_cluster()
-
-
-def drain(world: ClusterWorld, node: str, seconds: float = 0.0, moved: bool = False) -> None:
-    """Drain a node, and wait until it is done."""
-    world.manager(node).drain_node(node, seconds, moved)
-    world.advance(seconds + 2.0)
-    assert (status(world, node).state, status(world, node).problem) == ("drained", "")
-    assert world.cluster(node).keeper.open == set()
-
-
-def undrain(world: ClusterWorld, node: str) -> None:
-    """Put a node back, and wait until it is done."""
-    world.manager(node).undrain_node(node)
-    world.advance(3.0)
-    assert (status(world, node).state, status(world, node).problem) == ("ready", "")
-    assert node in world.cluster(node).keeper.open
 
 
 def durable(world: ClusterWorld, node: str, client_id: str, **options: Any) -> MemoryClient:
@@ -72,7 +51,7 @@ def test_all_clients_learn_where_to_go(world: ClusterWorld, moved: bool, code: i
     clients = [durable(world, "a", "durable"), world.connect("a", "volatile")]
     old = world.connect("a", "old", version=4)
     other = world.connect("b", "other")
-    drain(world, "a", moved=moved)
+    world.complete_drain("a", moved=moved)
     for client in clients:
         packet = client.expect_disconnect(code)
         assert packet is not None
@@ -83,7 +62,7 @@ def test_all_clients_learn_where_to_go(world: ClusterWorld, moved: bool, code: i
 
 def test_a_drained_node_refuses_clients(world: ClusterWorld) -> None:
     durable(world, "a", "s")
-    drain(world, "a")
+    world.complete_drain("a")
     assert world.cluster("a").unready() == "drained"
     for client_id in ("s", "new"):
         client = world.connect("a", client_id, expect=0x9C)
@@ -98,7 +77,7 @@ def test_no_client_is_relayed_after_the_drain(world: ClusterWorld) -> None:
     places: list[object] = []
     world.cluster("a").locate("s", places.append)
     assert places == []
-    drain(world, "a")
+    world.complete_drain("a")
     [place] = places
     assert isinstance(place, Refused)
     assert place.reference == "b.example"
@@ -112,7 +91,7 @@ def test_sessions_move_with_their_messages(world: ClusterWorld) -> None:
     subscriber.drop()
     publisher.publish("t", b"queued", 1)
     publisher.publish("u", b"shared", 1)
-    drain(world, "a")
+    world.complete_drain("a")
     publisher.publish("t", b"later", 1)
     again = durable(world, "b", "s")
     assert again.session_present
@@ -173,12 +152,12 @@ def test_publishers_wait_less_than_a_second(world: ClusterWorld) -> None:
             if tick == 100:
                 world.manager("a").drain_node("a", 1.0, False)
             if tick == 500:
-                assert status(world, "a").state == "drained"
+                assert world.status("a").state == "drained"
                 world.manager("a").undrain_node("a")
             for publisher in publishers:
                 publisher.step()
             world.advance(0.01)
-    assert status(world, "a").state == "ready"
+    assert world.status("a").state == "ready"
     assert max(publisher.longest for publisher in publishers) < 1.0
     again = durable(world, "a", "s0")
     world.advance(1.0)
@@ -199,7 +178,7 @@ def test_clients_without_a_durable_session_go_in_slices(world: ClusterWorld) -> 
         world.advance(1.0)
     assert gone[1] < 60
     world.advance(2.0)
-    assert status(world, "a").state == "drained"
+    assert world.status("a").state == "drained"
     assert all(client.wire.closed for client in clients)
 
 
@@ -210,7 +189,7 @@ def test_adopted_lanes_go_too(world: ClusterWorld) -> None:
     world.kill("c")
     world.advance(3 * LEASE)
     owner, other = ("a", "b") if world.cluster("a").owns("c") else ("b", "a")
-    drain(world, owner)
+    world.complete_drain(owner)
     assert world.cluster(other).keeper.open == {"a", "b", "c"}
     world.connect(other, "p").publish("t", b"x", 1)
     again = durable(world, other, "s")
@@ -222,7 +201,7 @@ def test_adopted_lanes_go_too(world: ClusterWorld) -> None:
 
 
 def test_a_drained_node_stays_a_member(world: ClusterWorld) -> None:
-    drain(world, "a")
+    world.complete_drain("a")
     world.advance(10 * LEASE)
     assert set(world.cluster("b").membership.others) == {"a"}
     assert not world.nodes["a"].logged("node.store_failed")
@@ -232,7 +211,7 @@ def test_a_drained_node_stays_a_member(world: ClusterWorld) -> None:
 def test_a_late_renewal_of_a_drained_node_does_not_replace_the_lease_of_its_next_process(
     world: ClusterWorld,
 ) -> None:
-    drain(world, "a")
+    world.complete_drain("a")
     world.log.faults = Faults(late=1.0)
     world.advance(LEASE / 3)
     world.log.faults = QUIET
@@ -251,19 +230,19 @@ def test_a_late_renewal_of_a_drained_node_does_not_replace_the_lease_of_its_next
 
 
 def test_a_drained_node_can_be_cut_off_for_a_while(world: ClusterWorld) -> None:
-    drain(world, "a")
+    world.complete_drain("a")
     world.engines["a"].cut()
     world.advance(3 * LEASE)
     assert world.cluster("b").membership.others == {}
     world.engines["a"].heal()
     world.advance(2 * LEASE)
-    assert status(world, "a").state == "drained"
+    assert world.status("a").state == "drained"
     assert world.cluster("b").is_stopping(world.cluster("b").membership.others["a"])
-    undrain(world, "a")
+    world.complete_undrain("a")
 
 
 def test_a_drained_node_gets_no_lanes(world: ClusterWorld) -> None:
-    drain(world, "a")
+    world.complete_drain("a")
     world.start("c")
     world.advance(2 * LEASE)
     cluster = world.cluster("c")
@@ -276,7 +255,7 @@ def test_a_drained_node_gets_no_lanes(world: ClusterWorld) -> None:
 def test_a_drained_node_passes_a_lane_on(world: ClusterWorld) -> None:
     """Another node may not know yet that this one is drained."""
     durable(world, "b", "s").subscribe("t", 1)
-    drain(world, "a")
+    world.complete_drain("a")
     world.start("c")
     world.advance(2 * LEASE)
     a = world.cluster("a")
@@ -291,7 +270,7 @@ def test_a_drained_node_passes_a_lane_on(world: ClusterWorld) -> None:
 
 
 def test_a_drained_node_that_cannot_pass_a_lane_on_tries_again(world: ClusterWorld) -> None:
-    drain(world, "a")
+    world.complete_drain("a")
     a, b = world.cluster("a"), world.cluster("b")
     world.clock.spawn(b.give_lane("a", a.me), lambda *_: None)
     while a.lanes.owners["a"].node != "a":
@@ -309,7 +288,7 @@ def test_a_drained_node_tells_again_that_it_takes_no_lanes(world: ClusterWorld) 
     """Another node may have missed it."""
     world.start("c")
     world.engines["c"].cut()
-    drain(world, "a")
+    world.complete_drain("a")
     world.engines["c"].heal()
     a, b, c = (world.cluster(node) for node in "abc")
     assert not c.is_stopping(a.me)
@@ -322,13 +301,13 @@ def test_a_drained_node_tells_again_that_it_takes_no_lanes(world: ClusterWorld) 
 def test_a_node_that_was_put_back_tells_again_that_it_takes_lanes(world: ClusterWorld) -> None:
     """Another node may have missed it."""
     world.start("c")
-    drain(world, "a")
+    world.complete_drain("a")
     a, b, c = (world.cluster(node) for node in "abc")
     assert b.is_stopping(a.me)
     world.log.break_route(world.engines["a"], world.engines["c"])
     world.manager("a").undrain_node("a")
     world.advance(LEASE)
-    assert status(world, "a").state == "ready"
+    assert world.status("a").state == "ready"
     assert [one.is_stopping(a.me) for one in (b, c)] == [False, True]
     world.log.mend_routes()
     world.advance(LEASE)
@@ -341,13 +320,13 @@ def test_a_node_that_was_put_back_tells_again_that_it_takes_lanes(world: Cluster
 
 def test_a_node_that_is_drained_again_does_not_say_that_it_takes_lanes(world: ClusterWorld) -> None:
     world.start("c")
-    drain(world, "a")
+    world.complete_drain("a")
     a, c = world.cluster("a"), world.cluster("c")
     world.log.break_route(world.engines["a"], world.engines["c"])
     world.manager("a").undrain_node("a")
     world.advance(LEASE)
     world.log.mend_routes()
-    drain(world, "a")
+    world.complete_drain("a")
     world.advance(2 * LEASE)
     assert c.is_stopping(a.me)
 
@@ -360,17 +339,17 @@ def test_nodes_that_were_drained_at_once_get_their_lanes_back(world: ClusterWorl
         world.manager(node).drain_node(node, 0.0, False)
     world.advance(10.0)
     for node in "ab":
-        assert status(world, node).state in ("draining", "drained")
+        assert world.status(node).state in ("draining", "drained")
     for node in "ab":
         world.manager(node).undrain_node(node)
     world.advance(5.0)
     for node in "ab":
-        assert (status(world, node).state, status(world, node).problem) == ("ready", "")
+        assert (world.status(node).state, world.status(node).problem) == ("ready", "")
         assert durable(world, node, f"s-{node}").session_present
 
 
 def test_plugins_publish_on_a_drained_node(world: ClusterWorld) -> None:
-    drain(world, "a")
+    world.complete_drain("a")
     subscriber = durable(world, "b", "s")
     subscriber.subscribe("t", 1)
     publish = world.nodes["a"].handle("cluster").publish_and_wait
@@ -384,50 +363,34 @@ def test_plugins_publish_on_a_drained_node(world: ClusterWorld) -> None:
     assert payloads(retained) == [b"x"]
 
 
-def change_state(world: ClusterWorld, node: str, **values: bytes | None) -> None:
-    """Set or delete keys of a plugin, and wait for the commit."""
-    state = world.nodes[node].handle("cluster").state
-    told: list[object] = []
-    for key, value in values.items():
-        change = state.delete(key) if value is None else state.put(key, value)
-        world.clock.spawn(change, lambda _, error: told.append(error))
-    world.advance(1.0)
-    assert told == [None] * len(values)
-
-
-def read_state(world: ClusterWorld, node: str) -> list[tuple[str, bytes]]:
-    """Return the keys and values of a plugin."""
-    return list(world.nodes[node].handle("cluster").state.items().items)
-
-
 @pytest.mark.parametrize("undo", [False, True])
 def test_plugins_store_their_state_on_a_drained_node(world: ClusterWorld, undo: bool) -> None:
-    change_state(world, "a", old=b"1", gone=b"1", kept=b"1")
-    drain(world, "a")
-    change_state(world, "a", old=b"2", gone=None, new=b"2", short=b"2")
-    change_state(world, "a", short=None)
+    world.change_state("a", old=b"1", gone=b"1", kept=b"1")
+    world.complete_drain("a")
+    world.change_state("a", old=b"2", gone=None, new=b"2", short=b"2")
+    world.change_state("a", short=None)
     assert world.log.messages(["hmq.test.away.a"])
     wanted = [("kept", b"1"), ("new", b"2"), ("old", b"2")]
     if undo:
-        undrain(world, "a")
-        assert read_state(world, "a") == wanted
+        world.complete_undrain("a")
+        assert world.read_state("a") == wanted
     for _ in range(2):
         world.kill("a")
         world.advance(3 * LEASE)
         world.start("a")
         world.advance(1.0)
-        assert read_state(world, "a") == wanted
+        assert world.read_state("a") == wanted
         assert not any(one.data for one in world.log.messages(["hmq.test.away.a"]))
-    change_state(world, "a", new=b"3")
+    world.change_state("a", new=b"3")
     world.kill("a")
     world.advance(3 * LEASE)
     world.start("a")
-    assert read_state(world, "a") == [("kept", b"1"), ("new", b"3"), ("old", b"2")]
+    assert world.read_state("a") == [("kept", b"1"), ("new", b"3"), ("old", b"2")]
 
 
 def test_damaged_state_of_plugins_stops_the_node(world: ClusterWorld) -> None:
-    drain(world, "a")
-    change_state(world, "a", key=b"1")
+    world.complete_drain("a")
+    world.change_state("a", key=b"1")
     world.kill("a")
     world.log.append([Entry("hmq.test.away.a", b"damaged")])
     world.advance(3 * LEASE)
@@ -437,14 +400,14 @@ def test_damaged_state_of_plugins_stops_the_node(world: ClusterWorld) -> None:
 
 def test_a_session_of_a_plugin_waits_until_the_node_is_put_back(world: ClusterWorld) -> None:
     """The core does not begin one, because the node refuses clients. The store must not lose it either."""
-    drain(world, "a")
+    world.complete_drain("a")
     store = world.cluster("a").store
     told: list[object] = []
     store.commit((DropSession("late"),), told.append)
     world.advance(2.0)
     assert told == []
     assert world.nodes["a"].logged("cluster.commit_waits")
-    undrain(world, "a")
+    world.complete_undrain("a")
     assert len(told) == 1
 
 
@@ -454,12 +417,12 @@ def test_a_session_of_a_plugin_waits_until_the_node_is_put_back(world: ClusterWo
 def test_a_node_is_put_back_with_its_sessions(world: ClusterWorld) -> None:
     subscriber = durable(world, "a", "s")
     subscriber.subscribe(["t", "$share/g/u"], 1)
-    drain(world, "a")
+    world.complete_drain("a")
     publisher = world.connect("b", "p")
     for number in range(3):
         publisher.publish("t", b"%d" % number, 1)
         publisher.publish("u", b"u%d" % number, 1)
-    undrain(world, "a")
+    world.complete_undrain("a")
     assert world.cluster("a").unready() == ""
     again = durable(world, "a", "s")
     assert again.session_present
@@ -481,9 +444,9 @@ def test_a_node_can_be_drained_again_and_again(world: ClusterWorld) -> None:
     subscriber.drop()
     publisher = world.connect("b", "p")
     for number in range(3):
-        drain(world, "a")
+        world.complete_drain("a")
         publisher.publish("t", b"%d" % number, 1)
-        undrain(world, "a")
+        world.complete_undrain("a")
     world.advance(10 * LEASE)
     again = durable(world, "a", "s")
     world.settle()
@@ -492,23 +455,23 @@ def test_a_node_can_be_drained_again_and_again(world: ClusterWorld) -> None:
 
 def test_a_drained_node_that_restarts_is_back(world: ClusterWorld) -> None:
     durable(world, "a", "s").subscribe("t", 1)
-    drain(world, "a")
+    world.complete_drain("a")
     world.clock.spawn(world.cluster("a").leave(), lambda *_: None)
     world.advance(1.0)
     world.kill("a")
     world.start("a")
     world.advance(2.0)
-    assert status(world, "a").state == "ready"
+    assert world.status("a").state == "ready"
     assert durable(world, "a", "s").session_present
 
 
 def test_the_lane_of_a_dead_owner_comes_back(world: ClusterWorld) -> None:
     durable(world, "a", "s").subscribe("t", 1)
-    drain(world, "a")
+    world.complete_drain("a")
     world.kill("b")
     world.manager("a").undrain_node("a")
     world.advance(3 * LEASE)
-    assert status(world, "a").state == "ready"
+    assert world.status("a").state == "ready"
     assert durable(world, "a", "s").session_present
 
 
@@ -527,11 +490,11 @@ def test_a_shared_subscription_gets_a_message_once_that_is_stored_when_its_lane_
             world.advance(number / 4000)
             world.manager("a").drain_node("a", 0.0, False)
         world.advance(3.0)
-        assert status(world, "a").state == "drained"
+        assert world.status("a").state == "drained"
         member = durable(world, "b", f"n{number}")
         member.subscribe("$share/g/t", 2)
         world.advance(1.0)
-        undrain(world, "a")
+        world.complete_undrain("a")
         world.advance(1.0)
         got += payloads(member)
         member.unsubscribe("$share/g/t")
@@ -559,7 +522,7 @@ def test_refused_requests(world: ClusterWorld) -> None:
     assert refusal(world, "b") == "this is node 'a'; ask node 'b' itself"
     assert refusal(world, "b", undo=True) == "this is node 'a'; ask node 'b' itself"
     assert refusal(world, "a", undo=True) == "node 'a' is ready"
-    drain(world, "a")
+    world.complete_drain("a")
     assert refusal(world, "a") == "node 'a' is drained already"
     with pytest.raises(ClusterError, match="no other node can take the lanes of node 'b'"):
         world.manager("b").drain_node("b", 0.0, False)
@@ -576,19 +539,19 @@ def test_a_drain_that_did_not_end_can_be_undone(world: ClusterWorld) -> None:
             world.advance(0.001)
     world.engines["a"].cut()
     world.advance(LEASE / 2)
-    assert status(world, "a").problem
+    assert world.status("a").problem
     world.manager("a").undrain_node("a")
     world.engines["a"].heal()
     world.advance(2 * LEASE)
-    assert (status(world, "a").state, status(world, "a").problem) == ("ready", "")
+    assert (world.status("a").state, world.status("a").problem) == ("ready", "")
     assert [node for node in "ab" if world.cluster(node).owns("a")] == ["a"]
     assert durable(world, "a", "s").session_present
 
 
 def test_a_node_that_is_back_in_service_looks_for_lanes(world: ClusterWorld) -> None:
-    drain(world, "a")
+    world.complete_drain("a")
     world.advance(2 * LEASE)
-    undrain(world, "a")
+    world.complete_undrain("a")
     world.kill("b")
     world.advance(3 * LEASE)
     assert world.cluster("a").keeper.open == {"a", "b"}
@@ -599,15 +562,15 @@ def test_without_a_log_a_drain_fails_and_can_be_repeated(world: ClusterWorld) ->
     world.log.available = False
     world.manager("a").drain_node("a", 0.0, False)
     world.advance(8.0)
-    assert status(world, "a").state == "draining"
+    assert world.status("a").state == "draining"
     assert (
-        status(world, "a").problem == "lane 'a' was not given to node 'b': the log does not answer"
+        world.status("a").problem == "lane 'a' was not given to node 'b': the log does not answer"
     )
     world.log.available = True
     world.advance(2 * LEASE)
     world.manager("a").drain_node("a", 0.0, False)
     world.advance(5.0)
-    assert (status(world, "a").state, status(world, "a").problem) == ("drained", "")
+    assert (world.status("a").state, world.status("a").problem) == ("drained", "")
     assert durable(world, "b", "s").session_present
 
 
@@ -619,15 +582,15 @@ def test_what_could_not_be_put_back_is_as_drained_as_before(world: ClusterWorld)
     world.advance(8.0)
     world.manager("a").undrain_node("a")
     world.advance(90.0)
-    assert status(world, "a").state == "draining"
-    assert "was not returned within 30 s" in status(world, "a").problem
+    assert world.status("a").state == "draining"
+    assert "was not returned within 30 s" in world.status("a").problem
     world.log.available = True
     world.advance(2 * LEASE)
-    drain(world, "a")
+    world.complete_drain("a")
     world.log.available = False
     world.manager("a").undrain_node("a")
     world.advance(90.0)
-    assert status(world, "a").state == "drained"
+    assert world.status("a").state == "drained"
 
 
 @pytest.mark.parametrize("drained", [True, False])
@@ -642,7 +605,7 @@ def test_messages_of_members_that_leave_go_to_members_on_other_nodes(
     world.settle()
     assert (payloads(member), payloads(other)) == ([b"one"], [])
     if drained:
-        drain(world, "a")
+        world.complete_drain("a")
     else:  # The member leaves by itself while its node stops.
         world.clock.spawn(world.cluster("a").leave(), lambda *_: None)
         world.advance(0.01)
@@ -689,8 +652,8 @@ def test_a_client_that_connects_meanwhile_keeps_its_session(world: ClusterWorld)
         with world.nodes["a"].together():
             attempts.append(durable(world, "a", "s", expect=None, auto_ack=False))
         world.advance(3.0)
-        assert status(world, "a").state == "drained"
-        undrain(world, "a")
+        assert world.status("a").state == "drained"
+        world.complete_undrain("a")
     answers = {client.connack.code for client in attempts if client.connack is not None}
     assert all(
         client.session_present for client in attempts if client.connack and not client.connack.code

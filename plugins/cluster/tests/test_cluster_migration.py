@@ -123,7 +123,7 @@ def test_a_cluster_with_contents_is_refused_unless_they_are_replaced() -> None:
     other.commit([PutState(state_space("p"), "key", b"value")], lambda _: None)
     before = cluster.log.sequence
     with pytest.raises(StoreError, match=r"already has 6 sessions, 88 queued messages, 1 retained"):
-        cluster.fill(other, dry_run=True)
+        cluster.try_fill(other)
     assert cluster.log.sequence == before
     with pytest.raises(StoreError, match="--replace"):
         cluster.fill(other)
@@ -134,7 +134,7 @@ def test_a_cluster_with_contents_is_refused_unless_they_are_replaced() -> None:
 
 def test_a_dry_run_changes_nothing() -> None:
     cluster = Filled(VirtualRuntime(1))
-    assert cluster.fill(stored(), dry_run=True).queue_entries == 88
+    assert cluster.try_fill(stored()).queue_entries == 88
     assert cluster.log.sequence == 0
 
 
@@ -171,9 +171,9 @@ def test_an_interrupted_import_keeps_nodes_away_and_is_repeated(
 def test_running_nodes_are_refused() -> None:
     world = ClusterWorld("a")
     cluster = Filled(world.clock, world.log)
-    for dry_run in (True, False):
+    for fill in (cluster.try_fill, cluster.fill):
         with pytest.raises(StoreError, match=r"these nodes of cluster 'test' are running.*: a"):
-            cluster.fill(stored(world.clock), dry_run=dry_run)
+            fill(stored(world.clock))
     world.start("b")  # no mark is left
     world.close()
 
