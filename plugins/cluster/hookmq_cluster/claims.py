@@ -5,8 +5,9 @@ that there is none. Sessions that end with their connection have no entry: the n
 disconnect the client.
 """
 
+from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgpack  # type: ignore[import-untyped]
 from hookmq.cluster_api import Here, Place, Redirect, Refused, Relaying, Transfer
@@ -17,9 +18,14 @@ from hookmq_cluster.engine import Refused as NotAppended
 from hookmq_cluster.membership import Member
 from hookmq_cluster.names import Names
 
+Claimed: TypeAlias = Callable[[Refused | None], None]
 _VERSION: Final = 1
 _SEEN: Final = 10_000
 """How many lookups are remembered until the client is claimed."""
+_CREATING: Final = 16
+"""The largest number of new entries that are under way. Commits, and renewals of the lease, wait behind them."""
+_PATIENCE: Final = 10.0
+"""Seconds after which a client is refused whose entry could not be written."""
 _UNAVAILABLE: Final = Refused(ReasonCode.SERVER_UNAVAILABLE, "the cluster does not answer")
 _LOST: Final = Refused(ReasonCode.SERVER_BUSY, "the client is connecting to another node as well")
 MOVING: Final = Refused(ReasonCode.SERVER_BUSY, "the session is moving to another node")
@@ -76,6 +82,9 @@ class Claims:
         self._kick = kick
         self._seen: dict[str, int] = {}
         """The sequence of the entry of clients that have no session, from the last lookup."""
+        self._creating = 0
+        self._waiting: deque[tuple[float, str, int, Claimed]] = deque()
+        """New entries that are not under way: when the client is refused, its id, the entry's sequence, and `done`."""
 
     def locate(self, client_id: str, done: Callable[[Place], None]) -> None:
         """Find the node that has the client's session, or the one for a client without; see
@@ -120,9 +129,7 @@ class Claims:
         if len(seen) > _SEEN:
             del seen[next(iter(seen))]
 
-    def claim(
-        self, client: ClientInfo, durable: bool, done: Callable[[Refused | None], None]
-    ) -> None:
+    def claim(self, client: ClientInfo, durable: bool, done: Claimed) -> None:
         """Make this node the only one that has the client; see `hookmq.cluster_api.Cluster.claim`."""
         client_id = client.client_id
         sequence = self._seen.pop(client_id, None)
@@ -152,14 +159,19 @@ class Claims:
         owner = self._owner(lane)
         return owner is not None and owner.node == self._node
 
-    def _create(
-        self, client_id: str, sequence: int, done: Callable[[Refused | None], None]
-    ) -> None:
+    def _create(self, client_id: str, sequence: int, done: Claimed) -> None:
+        if self._creating == _CREATING:
+            refused_at = self._runtime.now() + _PATIENCE
+            self._waiting.append((refused_at, client_id, sequence, done))
+            return
+        self._creating += 1
         subject = self._names.session(client_id)
         data = encode_session(client_id, self._home)
         entry = Entry(subject, data, (subject, sequence), replace=True)
 
         def answered(result: Appended | NotAppended | Unavailable) -> None:
+            self._creating -= 1
+            self._create_waiting()
             if isinstance(result, Appended):
                 self._place(client_id, self._home)
                 done(None)
@@ -167,6 +179,14 @@ class Claims:
                 done(_LOST if isinstance(result, NotAppended) else _UNAVAILABLE)
 
         self._engine.commit((entry,), answered)
+
+    def _create_waiting(self) -> None:
+        while self._waiting and self._creating < _CREATING:
+            refused_at, client_id, sequence, done = self._waiting.popleft()
+            if self._runtime.now() < refused_at:
+                self._create(client_id, sequence, done)
+            else:
+                done(_UNAVAILABLE)
 
 
 def _here(client_id: str) -> Here:

@@ -90,6 +90,44 @@ def test_a_session_that_is_not_durable_leaves_no_entry() -> None:
     assert world.kicks == [("a", "c")]
 
 
+def test_a_crowd_of_new_clients_leaves_room_for_commits() -> None:
+    world = World()
+    a = world.node("a")
+    found: list[Refused | None] = []
+    for number in range(200):
+        a.claim(client(f"c{number}"), True, found.append)
+    while len(found) < 50:
+        world.runtime.advance(0.0001)
+    before = world.log.sequence
+    engine, told = world.engines["a"], []
+    engine.commit((Entry(NAMES.lease("a"), b"x"),), told.append)
+    while not told:
+        world.runtime.advance(0.0001)
+    assert world.log.sequence - before < 40
+    world.runtime.advance(30.0)
+    assert found == [None] * 200
+    assert set(world.lanes["a"]) == {f"c{number}" for number in range(200)}
+
+
+def test_clients_are_refused_if_others_wait_too_long() -> None:
+    world = World()
+    a = world.node("a")
+    found: list[Refused | None] = []
+    for number in range(100):
+        a.locate(f"c{number}", lambda place: None)
+    world.runtime.advance(1.0)
+    world.engines["a"].cut()
+    for number in range(100):
+        a.claim(client(f"c{number}"), True, found.append)
+    world.runtime.advance(60.0)
+    assert len(found) > 80
+    assert {one.code for one in found if one is not None} == {ReasonCode.SERVER_UNAVAILABLE}
+    world.engines["a"].heal()
+    world.runtime.advance(60.0)
+    assert len(found) == 100
+    assert world.claim(a, "c0") is None
+
+
 def test_a_dead_owner_is_waited_for() -> None:
     world = World()
     a, b = world.node("a"), world.node("b")
