@@ -14,6 +14,8 @@ from hookmq_cluster.frames import FrameError, decode_value, encode_value
 from hookmq_cluster.names import Names
 
 VERSION: Final = 1
+_FORGET: Final = 1000
+"""The number of facts from which those that have ended are forgotten."""
 _RETRY: Final = 1.0
 """Seconds until a fact is written again after the log did not answer."""
 
@@ -60,6 +62,7 @@ class ClusterFacts:
     def __init__(self) -> None:
         self._engine: Engine | None = None
         self._facts: dict[tuple[str, str], Fact] = {}
+        self._most = _FORGET
         self._unwritten: dict[tuple[str, str], Fact] = {}
         self._followers: list[tuple[str, FactChanged]] = []
         self._end: Callable[[], None] | None = None
@@ -88,8 +91,8 @@ class ClusterFacts:
 
     def follow(self, space: str, changed: FactChanged) -> Callable[[], None]:
         """Report all facts of a space; see `SharedFacts.follow`."""
+        self._forget()
         now = self._runtime.time()
-        self._facts = {one: fact for one, fact in self._facts.items() if fact.until > now}
         follower = (space, changed)
         self._followers.append(follower)
         for fact in list(self._facts.values()):
@@ -139,6 +142,12 @@ class ClusterFacts:
 
         engine.commit((fact_entry(self._names, now, fact),), written)
 
+    def _forget(self) -> None:
+        """Forget the facts that have ended. Nothing reports their end."""
+        now = self._runtime.time()
+        self._facts = {one: fact for one, fact in self._facts.items() if fact.until > now}
+        self._most = max(_FORGET, 2 * len(self._facts))
+
     def _receive(self, stored: Stored) -> None:
         try:
             fact = decode_fact(stored.data)
@@ -151,6 +160,8 @@ class ClusterFacts:
             self._facts.pop((fact.space, fact.key), None)
         else:
             self._facts[fact.space, fact.key] = fact
+            if len(self._facts) >= self._most:
+                self._forget()
         left = fact.until - self._runtime.time()
         if left <= 0:
             return

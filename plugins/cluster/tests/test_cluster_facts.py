@@ -1,11 +1,12 @@
 """Facts that a plugin shares reach all nodes, also those that join later, and end everywhere."""
 
+import gc
 from random import Random
 
 import pytest
 from filled_clusters import NAMES, run
 from hookmq_cluster.engine import Entry
-from hookmq_cluster.facts import ClusterFacts
+from hookmq_cluster.facts import ClusterFacts, Fact
 from hookmq_testing.runtime import VirtualRuntime
 from hookmq_toolkit.shared_facts import MAX_FACT, SharedFacts
 from simulated_engine import Faults, SimulatedEngine, SimulatedLog
@@ -72,6 +73,23 @@ def test_a_fact_ends_in_memory_and_in_the_log() -> None:
     nodes.runtime.advance(11.0)
     assert Told(a).seen == []
     assert nodes.log.messages([NAMES.facts]) == []
+
+
+def test_facts_that_have_ended_do_not_fill_the_memory() -> None:
+    nodes = Nodes()
+    a = nodes.join()
+    Told(a)
+    b = nodes.join()
+    Told(b)
+    a.put("bans", "long", b"1", 3600)
+    for number in range(5000):
+        a.put("bans", f"{number}", bytes(1000), 10)
+        if number % 100 == 0:
+            nodes.runtime.advance(2.0)
+    nodes.runtime.advance(1.0)
+    gc.collect()
+    assert sum(isinstance(one, Fact) for one in gc.get_objects()) < 2 * 1700
+    assert Told(b).values[0] == ("long", b"1")
 
 
 def test_a_follower_ends() -> None:
