@@ -29,7 +29,7 @@ from hookmq_cluster.subscription_counts import Counted, Key, LocalGroup
 SLICE: Final = 500
 """The largest number of entries in one announcement."""
 _SLICE_BYTES: Final = 128 * 1024
-"""Bytes of topic filters after which an announcement ends."""
+"""Bytes of share names and topic filters after which an announcement ends. One entry can have another 64 KiB."""
 _TRIM: Final = 1024
 
 
@@ -277,6 +277,12 @@ class LocalInterest:
             self._start = first
 
 
+def _size(key: Key) -> int:
+    share, topic_filter = key
+    size = len(topic_filter.encode(errors="surrogatepass"))
+    return size if share is None else size + len(share.encode(errors="surrogatepass"))
+
+
 class LocalFeed:
     """The announcements for one other node. See `hookmq_cluster.links.Feed`."""
 
@@ -360,7 +366,7 @@ class LocalFeed:
                 changes.append(item.put())
             elif in_log and item.position == here:
                 changes.append(Drop(item.target, *item.key))
-            used += len(item.key[1])
+            used += _size(item.key)
             if used >= _SLICE_BYTES:
                 break
         return count

@@ -10,8 +10,8 @@ OLDEST: Final = (2, 14)
 """The oldest version of nats-server with everything that the cluster needs."""
 HEADERS: Final = 2048
 """Bytes of a message that are left for its header."""
-SMALLEST: Final = 65_536 - HEADERS
-"""Largest entry in bytes that the servers must at least accept."""
+SMALLEST: Final = 524_288 - HEADERS
+"""Largest entry in bytes that the servers must at least accept. All messages between nodes are smaller."""
 STREAM_NOT_FOUND: Final = 10059
 NO_ACCOUNT: Final = 10039
 """JetStream's error for an account without JetStream."""

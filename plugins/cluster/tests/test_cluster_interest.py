@@ -8,6 +8,7 @@ from hookmq.storage_api import group_owner
 from hookmq_cluster.announcements import Begin, Change, Drop, End, Leave, Put, decode_changes
 from hookmq_cluster.frames import VERSION
 from hookmq_cluster.local_interest import LocalInterest
+from hookmq_cluster.nats_stream import SMALLEST
 from hookmq_cluster.remote_interest import RemoteInterest
 from hookmq_testing import VirtualRuntime
 from simulated_engine import Faults, quiet
@@ -372,6 +373,20 @@ def test_a_group_is_never_without_an_entry(earlier: bool) -> None:
     local.leave("b")
     other_node.read()
     assert other_node.entries == {node, other}
+
+
+@pytest.mark.parametrize("share", [None, "x" * 30_000, "\u20ac" * 10_000])
+def test_every_announcement_is_smaller_than_a_message_may_be(share: str | None) -> None:
+    local = local_interest({})
+    for number in range(60):
+        prefix = "" if share is None else f"$share/{share}/"
+        topic_filter = f"{prefix}{number}/" + "\u20ac" * 10_000
+        local.subscribed("c", False, subscription(topic_filter), True)
+    feed = local.feed()
+    feed.begin()
+    contents = list(iter(feed.next, None))
+    assert sum(isinstance(one, Put) for data in contents for one in decode_changes(data)) == 60
+    assert max(map(len, contents)) < SMALLEST // 2
 
 
 def test_a_subscription_that_moves_is_never_without_an_entry() -> None:

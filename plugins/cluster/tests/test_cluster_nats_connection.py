@@ -319,7 +319,7 @@ def test_a_server_that_is_something_else() -> None:
 
 def test_a_server_without_jetstream_and_one_with_small_messages(tmp_path: Path) -> None:
     with serving("max_payload: 32768") as server:
-        assert "max_payload is 32768; at least 65536 is required" in refused(server.urls)
+        assert "max_payload is 32768; at least 524288 is required" in refused(server.urls)
     cluster = NatsCluster(1)
     node = cluster.nodes[0]
     text = node._file.read_text()

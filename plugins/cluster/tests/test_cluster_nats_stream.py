@@ -9,7 +9,7 @@ from hookmq_cluster.nats_stream import check_replicas, check_server, check_strea
 from nats_bench import NatsBench
 from nats_server import NatsCluster
 
-INFO = {"version": "2.15.1", "jetstream": True, "headers": True, "max_payload": 65_536}
+INFO = {"version": "2.15.1", "jetstream": True, "headers": True, "max_payload": 524_288}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ INFO = {"version": "2.15.1", "jetstream": True, "headers": True, "max_payload": 
         ({"version": "x.y"}, "'x.y'; at least 2.14"),
         ({"jetstream": False}, "JetStream is not enabled"),
         ({"headers": False}, "headers are disabled"),
-        ({"max_payload": 65_535}, "max_payload is 65535; at least 65536 is required"),
+        ({"max_payload": 524_287}, "max_payload is 524287; at least 524288 is required"),
         ({"max_payload": None}, "max_payload is None"),
     ],
 )
