@@ -25,9 +25,9 @@ class PendingCommit:
     """The commit that is being appended.
 
     `frames` are the frames of this node's lanes, `sessions` the entries about sessions with the lane they belong to, and
-    `others` all other entries. If there are too many entries for one commit of the log, `others` are appended before, and
-    `late` after: entries about sessions that have ended. Without them, clients are sent to a lane without their session,
-    where they get a new one.
+    `others` all other entries. If there are too many entries for one commit of the log, `others` are appended before.
+    Entries about new sessions may be among them, and those about ended sessions may follow, as `late`. In between, or
+    after a crash, clients are sent to a lane without their session, where they get a new one.
     """
 
     __slots__ = ("attempt", "begun", "done", "frames", "id", "late", "others", "sessions")
@@ -52,11 +52,14 @@ class PendingCommit:
             self.sessions.append((lane, entry))
 
     def trim(self, limit: int) -> None:
-        """Move entries about ended sessions to `late`, so that `last_part` has at most `limit` entries if possible."""
-        excess = len(self.last_part()) - limit
-        while excess > 0 and self.sessions and not self.sessions[-1][1].data:
-            self.late.append(self.sessions.pop())
-            excess -= 1
+        """Move entries about sessions to `late` and `others`, so that `last_part` has at most `limit` entries if
+        possible."""
+        for _ in range(min(len(self.last_part()) - limit, len(self.sessions))):
+            lane, entry = self.sessions.pop()
+            if entry.data:
+                self.others.append(entry)
+            else:
+                self.late.append((lane, entry))
 
     def last_part(self) -> list[Entry]:
         """Return the entries that must be appended together."""

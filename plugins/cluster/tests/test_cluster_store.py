@@ -721,6 +721,26 @@ def test_many_sessions_may_end_in_one_batch() -> None:
     assert list(process.store.lanes()["n1"].clients) == ["c1"]
 
 
+def test_many_sessions_may_begin_in_one_batch() -> None:
+    """Clients with a will and without a durable session claim no entry before."""
+    bench = Bench()
+    process = Process(bench)
+    names = [f"c{number}" for number in range(2500)]
+    before = len(bench.log.commits)
+    process.commit(*map(session, names))
+    commits = bench.log.commits[before:]
+    assert [one.last - one.first + 1 for one in commits] == [1000, 501, 1000]
+    stored = {one.subject: one.data for one in bench.log.messages([NAMES.sessions])}
+    assert [decode_session(stored[NAMES.session(name)]) for name in names] == [
+        (name, "n1") for name in names
+    ]
+    assert len(process.store.lanes()["n1"].clients) == 2500
+    Process(bench)
+    more = [session(f"d{number}") for number in range(1500)]
+    assert isinstance(process.try_commit(*more), StoreFailed), "each part is fenced"
+    assert bench.log.sequence == commits[-1].last + 1
+
+
 def test_entries_about_ended_sessions_are_fenced() -> None:
     """They come after their commit. If the lane has another owner by then, the session may exist again."""
     bench = Bench()
