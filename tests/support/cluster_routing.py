@@ -17,7 +17,7 @@ from hookmq.mqtt.encoder import encode
 from hookmq.mqtt.packets import Publish
 from hookmq.storage.cluster import Node, Remote, RemoteMatch, RemoteRoute, Wanted
 from hookmq.storage.records import CommitId, group_owner
-from hookmq_cluster.engine import Appended, Entry, Refused, Unavailable
+from hookmq_cluster.engine import Appended, Refused, Unavailable
 from hookmq_cluster.forwarding import Forwarding
 from hookmq_cluster.frames import VERSION
 from hookmq_cluster.inbox import Inbox
@@ -348,7 +348,7 @@ class RoutingNode:
                 assert isinstance(result, Unavailable)
                 self.engine.commit(taken, appended, f"{self.name}/{self.boot}/{number}")
 
-        taken: list[Entry] = self.forwarding.take_entries()
+        taken, _ = self.forwarding.take_entries()
         send = self.forwarding.after_commit()
         self.forwarding.flush(CommitId(self.boot, number), flushed)
 

@@ -130,10 +130,10 @@ class Process:
         """Return the number of stored messages."""
         return sum(state.messages for state in self.store.lanes().values())
 
-    def take(self) -> list[Entry]:
-        """Return the messages for other lanes."""
+    def take(self) -> tuple[list[Entry], bool]:
+        """Return the messages for other lanes, none of them with QoS 2."""
         taken, self.outgoing = self.outgoing, []
-        return taken
+        return taken, False
 
     def retained(self, record: Retained) -> list[Entry]:
         """Return the entries of a retained message, with its publisher."""

@@ -335,9 +335,9 @@ class Forwarding:
                 for part in self._encode(items, encoded):
                     node.link.add(part, reliable)
 
-    def take_entries(self) -> list[Entry]:
-        """Return the frames for lanes since the last call, up to `seal` if it was called. All of them must be part of the
-        next commit."""
+    def take_entries(self) -> tuple[list[Entry], bool]:
+        """Return the frames for lanes since the last call, up to `seal` if it was called, and whether they have messages
+        with QoS 2. All of them must be part of the next commit."""
         self.seal()
         lanes, self._sealed = self._sealed or {}, None
         encoded: dict[tuple[int, ...], list[bytes]] = {}
@@ -345,7 +345,8 @@ class Forwarding:
         for lane, items in lanes.items():
             subject = self._names.lane(lane)
             entries.extend(Entry(subject, part) for part in self._encode(items, encoded))
-        return entries
+        exactly_once = any(item.message.qos == 2 for items in lanes.values() for item in items)
+        return entries, exactly_once
 
     def seal(self) -> None:
         """The records of the next commit are complete. The messages that are forwarded from now on are not part of it."""

@@ -119,13 +119,15 @@ class LaneLog:
             self._sealed = (self._cursor, self.moved, self._extra)
             self.moved, self._extra = False, []
 
-    def frame(self, origin: Origin, records: Sequence[Record]) -> LaneFrame | None:
+    def frame(
+        self, origin: Origin, records: Sequence[Record], needed: bool = False
+    ) -> LaneFrame | None:
         """Return the next frame, with `records`, preceded by old records that must be written again. Return None if it
-        would be empty."""
+        would be empty, unless it is `needed`."""
         self.seal()
         assert self._sealed is not None
         (cursor, moved, extra), self._sealed = self._sealed, None
-        if not records and not moved:
+        if not records and not moved and not needed:
             return None
         again = self.state.due(self._last_size)
         frame = OwnerFrame(origin, cursor, (*again, *records, *extra))

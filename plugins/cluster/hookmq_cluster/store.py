@@ -40,7 +40,8 @@ class ClusterStore:
     """A `Store` and `ExpiringStore` on an `Engine`.
 
     - `home`: the lane of new sessions. It must be opened before the first commit.
-    - `retained` returns the entries for a record about retained messages, `outgoing` the messages for other lanes.
+    - `retained` returns the entries for a record about retained messages.
+    - `outgoing` returns the entries with messages for other lanes, and whether some of these have QoS 2.
     - `committed` is called with the id of each commit and the sequence of its last entry, or 0 if nothing was appended.
     - `lost` is called with a lane that another process owns, and the reason. The store has failed then: the parts of a
       commit depend on each other, so nothing can be committed without a lane.
@@ -61,7 +62,7 @@ class ClusterStore:
         boot: str,
         home: str,
         retained: Callable[[Retained], list[Entry]],
-        outgoing: Callable[[], list[Entry]],
+        outgoing: Callable[[], tuple[list[Entry], bool]],
         committed: Callable[[CommitId, int], None],
         lost: Callable[[str, str], None],
         renew: Renew | None = None,
@@ -242,12 +243,15 @@ class ClusterStore:
             for entry in self._retained(record):
                 newest.pop(entry.subject, None)
                 newest[entry.subject] = entry
-        commit.others = [*newest.values(), *self._outgoing()]
+        outgoing, exactly_once = self._outgoing()
+        commit.others = [*newest.values(), *outgoing]
         origin = Origin(self._node, self._boot, commit.id.number)
         if self.homeless:
             commit.others += self.away.entries(origin, split.lanes.pop(self._home, ()))
         for lane, log in self._lanes.items():
-            made = log.frame(origin, split.lanes.pop(lane, ()))
+            # A commit with an unknown result is found by its frame. Without one, it is made again.
+            needed = exactly_once and lane == self._home
+            made = log.frame(origin, split.lanes.pop(lane, ()), needed)
             if made is not None:
                 commit.frames[lane] = made
         if self._home in commit.frames:
@@ -400,7 +404,7 @@ class ClusterStore:
         """Find out whether a commit was made, once the log answers again. Nothing is acknowledged until then.
 
         New fences come first: after them, the log refuses the commit if it is still on its way. A commit without frames
-        cannot be found, so it is made again, and its messages may arrive twice.
+        cannot be found, so it is made again, and its messages with QoS 1 may arrive twice.
         """
         if (renew := self._renew) is None:
             self._fail(commit, f"the cluster's log cannot be written: {reason}")

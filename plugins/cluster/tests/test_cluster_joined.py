@@ -537,12 +537,13 @@ def test_acknowledgements_wait_while_the_log_is_away(three: ClusterWorld, second
     assert [three.cluster(name).keeper.open for name in "abc"] == [{"a"}, {"b"}, {"c"}]
 
 
+@pytest.mark.parametrize("expiry", [0, 3600])
 @pytest.mark.parametrize("made", [True, False])
-def test_a_commit_with_an_unknown_result_is_made_once(made: bool) -> None:
+def test_a_commit_with_an_unknown_result_is_made_once(made: bool, expiry: int) -> None:
     world = ClusterWorld("a", "b", lease=300.0)
     subscriber = world.connect("b", "s", session_expiry_interval=3600)
     subscriber.subscribe("t", 2)
-    publisher = world.connect("a", "p", session_expiry_interval=3600)
+    publisher = world.connect("a", "p", session_expiry_interval=expiry)
     world.settle()
     before = world.log.sequence
     with world.nodes["a"].together():
