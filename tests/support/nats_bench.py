@@ -45,15 +45,19 @@ class NatsBench:
     def new(self, urls: tuple[str, ...] = (), **options: Any) -> NatsEngine:
         """Return an engine that is not open."""
 
-        async def make() -> NatsEngine:
-            runtime = LoggingRuntime(self._log)
-            return NatsEngine(
-                NatsOptions(urls or self._urls, **options),
-                self.stream,
-                self.prefix + ">",
-                runtime,
-                self._replicas,
-            )
+        return NatsEngine(
+            NatsOptions(urls or self._urls, **options),
+            self.stream,
+            self.prefix + ">",
+            self.runtime(),
+            self._replicas,
+        )
+
+    def runtime(self) -> LoggingRuntime:
+        """Return the runtime of a new node."""
+
+        async def make() -> LoggingRuntime:
+            return LoggingRuntime(self._log)
 
         return self.loop.run_until_complete(make())
 

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from hookmq.plugin import Runtime
+from hookmq.plugin import HookMQError, Runtime
 from hookmq_toolkit.network_errors import network_reason
 
 from hookmq_cluster.engine_errors import EngineError, ServerRefused
@@ -27,16 +27,22 @@ class NatsClient:
     """Keeps one connection to any of several servers.
 
     `check` is called with the INFO of each server that is connected to. If it returns a text, the server is not used, for
-    that reason. No method raises because of the network. While there is no connection, messages are lost.
+    that reason. No method raises because of the network. While there is no connection, messages are lost. `reread` is
+    called in a thread before each attempt to connect, and returns the options for it. It may raise HookMQError.
     """
 
     def __init__(
-        self, options: NatsOptions, runtime: Runtime, check: Callable[[dict[str, Any]], str]
+        self,
+        options: NatsOptions,
+        runtime: Runtime,
+        check: Callable[[dict[str, Any]], str],
+        reread: Callable[[], NatsOptions] | None = None,
     ) -> None:
         self.info: dict[str, Any] = {}
         self._options = options
         self._runtime = runtime
         self._check = check
+        self._reread = reread
         self._connection: NatsConnection | None = None
         self._watching: list[Callable[[bool], None]] = []
         self._subscriptions: dict[int, tuple[str, Handler]] = {}
@@ -174,6 +180,7 @@ class NatsClient:
 
     async def _round(self, failures: dict[str, Exception]) -> bool:
         """Try each server once. Return whether one is connected."""
+        await self._read_options(failures)
         for server, hostname in self._servers():
             connection = NatsConnection(self._options, self._runtime, self._deliver, self._lost)
             try:
@@ -190,6 +197,15 @@ class NatsClient:
                 self._use(connection, server)
                 return True
         return False
+
+    async def _read_options(self, failures: dict[str, Exception]) -> None:
+        """Read the files of the options again. Keep the last ones while that fails."""
+        if self._reread is not None:
+            try:
+                self._options = await asyncio.to_thread(self._reread)
+                failures.pop("options", None)
+            except HookMQError as error:
+                failures["options"] = error
 
     async def _keep(self) -> None:
         """Reconnect for ever."""

@@ -51,7 +51,8 @@ LONGEST_PAUSE: Final = 2.0
 class NatsEngine:
     """An `Engine`. Call `open` first, and nothing else before it has returned.
 
-    `stream` is the name of the stream, and `subjects` the wildcard subject with all of its messages.
+    `stream` is the name of the stream, and `subjects` the wildcard subject with all of its messages. `reread` is
+    that of `NatsClient`.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class NatsEngine:
         runtime: Runtime,
         replicas: int = 3,
         allow_single_replica: bool = False,
+        reread: Callable[[], NatsOptions] | None = None,
     ) -> None:
         self.max_entry = 0
         self.max_batch = 1000
@@ -71,7 +73,7 @@ class NatsEngine:
         self._replicas = replicas
         self._allow_single = allow_single_replica
         self._seen_last = 0
-        self._client = NatsClient(options, runtime, self._check)
+        self._client = NatsClient(options, runtime, self._check, reread)
         self._commits = Commits(self._client, runtime, replicas > 1, self._seen)
         self._followings: list[Following] = []
         self._dropped = 0

@@ -1,5 +1,6 @@
 """The `cluster` plugin: its settings and hooks."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -40,7 +41,7 @@ from hookmq_cluster.nats_sync import check_sync
 from hookmq_cluster.relay import Relays
 from hookmq_cluster.relay_counters import RelayCounters
 from hookmq_cluster.relay_listener import RelayListener
-from hookmq_cluster.relay_tls import relay_contexts
+from hookmq_cluster.relay_tls import load_files, relay_contexts
 from hookmq_cluster.together import Together
 from hookmq_cluster.transfer import Transfers, prepare, socket_path
 from hookmq_cluster.transfer_listener import TransferListener
@@ -114,7 +115,7 @@ class ClusterPlugin(Plugin):
         names = Names(self.config.name)
         return NatsEngine(
             self.options, names.stream, names.everything, runtime,
-            self.config.replicas, self.config.allow_single_replica,
+            self.config.replicas, self.config.allow_single_replica, self._nats_options,
         )  # fmt: skip
 
     def _join(self, broker: BrokerHandle) -> JoinedCluster:
@@ -210,6 +211,14 @@ class ClusterPlugin(Plugin):
         await cluster.join(await self.open_relay(cluster))
         if self.config.transfers is not None and self._listener is not None:
             self.open_transfers(cluster, self.config.transfers, self._listener)
+
+    @hookimpl
+    async def on_reload(self) -> None:
+        """Use renewed certificates for new connections to other nodes. Files for NATS are read before each connection."""
+        found = await asyncio.to_thread(relay_contexts, self.config.relay_tls)
+        if self._tls is not None and found is not None and self.config.relay_tls is not None:
+            self._relays.tls = found.client
+            load_files(self._tls.server, self.config.relay_tls)
 
     async def _check_sync(self) -> None:
         config = self.config

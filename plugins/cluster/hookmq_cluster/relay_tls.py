@@ -26,6 +26,14 @@ def relay_contexts(config: TlsConfig | None) -> RelayContexts | None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.minimum_version = ssl.TLSVersion.TLSv1_2
     server.verify_mode = ssl.CERT_REQUIRED
-    server.load_verify_locations(config.ca_file)
-    server.load_cert_chain(config.cert_file, config.key_file)
+    load_files(server, config)
     return RelayContexts(client, server)
+
+
+def load_files(context: ssl.SSLContext, config: TlsConfig) -> None:
+    """Let `context` use the files of `config`, also for a listener that is open. This call blocks. The files must have
+    been checked; see `relay_contexts`.
+    """
+    assert config.cert_file is not None
+    context.load_verify_locations(config.ca_file)
+    context.load_cert_chain(config.cert_file, config.key_file)

@@ -17,9 +17,14 @@ import nkeys  # type: ignore[import-untyped]
 import pytest
 import trustme
 from engine_contract import Calls, appended
+from hookmq_cluster.config import ClusterConfig
 from hookmq_cluster.engine import Appended, Entry
 from hookmq_cluster.engine_errors import EngineError
 from hookmq_cluster.nats_connection import NatsOptions, address_of
+from hookmq_cluster.nats_engine import NatsEngine
+from hookmq_cluster.plugin import ClusterPlugin
+from hookmq_testing import make_plugin
+from hookmq_toolkit.tls_client import TlsConfig
 from nats_bench import NatsBench
 from nats_server import NatsCluster
 from ports import free_port
@@ -196,6 +201,42 @@ def test_tls_with_a_client_certificate(authority: trustme.CA, tls_files: str) ->
     with serving(f"tls {{ {tls_files}, verify: true }}") as server:
         works(server.urls, tls=mine)
         assert refused(server.urls, tls=context(authority))
+
+
+def test_renewed_files_are_used_for_the_next_connection(
+    authority: trustme.CA, tls_files: str, tmp_path: Path
+) -> None:
+    own, trusted = tmp_path / "own.pem", tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(trusted)
+
+    def write(issuer: trustme.CA) -> None:
+        issuer.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(own)
+
+    write(authority)
+    with serving(f"tls {{ {tls_files}, verify: true }}") as server:
+        bench = NatsBench(server.urls, "hookmq", 1)
+        config = ClusterConfig(
+            node="a", servers=server.urls, replicas=1, tls=TlsConfig(trusted, own)
+        )
+        plugin = make_plugin(ClusterPlugin, config, use="cluster").plugin
+        assert isinstance(plugin, ClusterPlugin)
+        engine = plugin.make_engine(bench.runtime())
+        assert isinstance(engine, NatsEngine)
+        bench.engines.append(engine)
+        bench.loop.run_until_complete(engine.open(10.0))
+        [node] = server.nodes
+        node.kill()
+        write(trustme.CA())  # stands for a certificate that has ended
+        node.start()
+        calls = Calls(bench)
+        engine.commit([Entry(bench.prefix + "lane.a", b"x")], calls, "key")
+        bench.wait(lambda: "UNKNOWN_CA" in repr(bench.logged))
+        own.write_text("not a certificate")
+        bench.wait(lambda: f"{own} cannot be used" in repr(bench.logged))
+        assert calls.all == []
+        write(authority)
+        assert isinstance(calls.one(20.0), Appended)
+        bench.close()
 
 
 def test_tls_first(authority: trustme.CA, tls_files: str) -> None:

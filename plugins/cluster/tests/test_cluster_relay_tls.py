@@ -1,5 +1,6 @@
 """TLS between nodes: each side needs a certificate of the cluster's authority."""
 
+import asyncio
 import ssl
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 import trustme
 from hookmq.plugin import ConfigError
 from hookmq_cluster.config import ClusterConfig
+from hookmq_cluster.plugin import ClusterPlugin
 from hookmq_cluster.relay_tls import RelayContexts, relay_contexts
+from hookmq_testing import make_plugin
 from hookmq_toolkit.tls_client import TlsConfig
 
 
@@ -71,6 +74,26 @@ def test_a_client_without_a_certificate_is_refused(tmp_path: Path) -> None:
     client = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     with pytest.raises(ssl.SSLError):
         handshake(client, node.server, "a.example")
+
+
+def test_renewed_files_are_used_after_a_reload(tmp_path: Path) -> None:
+    config = files(tmp_path, trustme.CA(), "a.example")
+    made = make_plugin(ClusterPlugin, ClusterConfig(relay_tls=config), use="cluster").plugin
+    assert isinstance(made, ClusterPlugin)
+    server = made._tls.server if made._tls is not None else None
+    assert server is not None
+    (tmp_path / "a.example.pem").write_text("not a certificate")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        asyncio.run(made.on_reload())
+    (tmp_path / "a.example.pem").unlink()
+    files(tmp_path, trustme.CA(), "a.example")
+    renewed = contexts(config)
+    with pytest.raises(ssl.SSLError):
+        handshake(renewed.client, server, "a.example")
+    asyncio.run(made.on_reload())
+    handshake(renewed.client, server, "a.example")  # the listener keeps this context
+    assert made._relays.tls is not None
+    handshake(made._relays.tls, renewed.server, "a.example")
 
 
 def test_incomplete_files_are_refused(tmp_path: Path) -> None:
