@@ -103,7 +103,7 @@ def open_store(engine: ListEngine, runtime: VirtualRuntime) -> ClusterStore:
     """Return a store with an empty home lane."""
     used: Engine = engine  # type: ignore[assignment]
     store = ClusterStore(
-        used, Names("c"), runtime, "n1", "b", "n1", lambda record: [], list,
+        used, Names("c"), runtime, "n1", "b", "n1", lambda record: [], lambda: ([], False),
         lambda commit, last: None, lambda lane, reason: None,
     )  # fmt: skip
     store.open_lane("n1", 1, lambda result: None)

@@ -272,6 +272,17 @@ async def test_the_owners_limits_hold_for_relayed_clients() -> None:
         assert b.server.connections()["front"] == 1
 
 
+async def test_only_relays_to_a_dead_node_are_closed() -> None:
+    async with two_nodes() as (a, b):
+        relayed = await AsyncioClient("relayed1").connect(a.port())
+        a.relay_to("c", b.entry.address, lane="b")  # the same node by another name
+        other = await AsyncioClient("relayed2").connect(a.port())
+        a.relays.end_to("b")
+        await relayed.wait_closed()
+        await other.ping()
+        other.disconnect()
+
+
 async def test_the_death_of_the_owner_closes_the_client() -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "relay_nodes", "b", "secret",

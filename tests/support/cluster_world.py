@@ -28,6 +28,13 @@ class SimulatedPlugin(ClusterPlugin):
 
     world: "ClusterWorld"
 
+    def __init__(self, config: ClusterConfig, context: Context) -> None:
+        super().__init__(config, context)
+        self.relays_ended: list[str] = []
+
+    def end_relays_to(self, node: str) -> None:
+        self.relays_ended.append(node)
+
     def make_engine(self, runtime: Runtime) -> Engine:
         return self.world.engines[self.node]
 

@@ -11,10 +11,8 @@ from typing import Final, Literal, Protocol, runtime_checkable
 
 SERVICE: Final = "cluster"
 """The name of the service in `Plugin.offered_services`."""
-NodeState = Literal[
-    "joining", "ready", "unconfirmed", "draining", "drained", "returning", "leaving"
-]
-"""The state of a node. `unconfirmed` means that its lease has ended without a renewal, so that other nodes may regard it
+NodeState = Literal["joining", "ready", "isolated", "draining", "drained", "returning", "leaving"]
+"""The state of a node. `isolated` means that the log does not confirm its lease, so that other nodes may soon regard it
 as dead. A node that is `draining` gives away its clients and lanes; then it is `drained`, until it is put back."""
 
 

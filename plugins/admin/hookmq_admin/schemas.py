@@ -162,7 +162,7 @@ COMPONENTS: Final[dict[str, Schema]] = {
     "Cluster": record(
         name=TEXT, node={"type": "string", "description": "the node that answers"},
         state={"type": "string", "enum": [
-            "joining", "ready", "unconfirmed", "draining", "drained", "returning", "leaving",
+            "joining", "ready", "isolated", "draining", "drained", "returning", "leaving",
         ]},
         problem={"type": "string", "description": "why the last drain did not succeed, or empty"},
         lease={"type": "number", "description": "seconds after which a silent node counts as dead"},

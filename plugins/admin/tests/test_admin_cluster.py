@@ -72,9 +72,9 @@ def test_status_is_a_table_or_json(
 def test_status_of_a_node_that_is_not_ready_exits_with_1(
     nodes: TwoNodes, capsys: pytest.CaptureFixture[str], option: list[str]
 ) -> None:
-    nodes.state = "unconfirmed"
+    nodes.state = "isolated"
     assert run_command(["cluster", "status", *option]) == 1
-    assert "unconfirmed" in capsys.readouterr().out
+    assert "isolated" in capsys.readouterr().out
 
 
 def test_move(site: Site, nodes: TwoNodes, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ subscriptions -> interest -> other nodes' interest -> forwarding -> links (volat
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from hookmq.cluster_api import (
     Node,
@@ -26,6 +26,7 @@ from hookmq.plugin import (
     Subscription,
 )
 from hookmq.storage_api import CommitId, StoreFailed
+from hookmq_toolkit.cluster import NodeState
 
 from hookmq_cluster.claims import Claims
 from hookmq_cluster.connection_order import ConnectionOrder
@@ -77,7 +78,7 @@ class JoinedCluster:
 
     `relaying` returns how a client reaches a node that has a lane. `clients` is the address of this node for
     clients, if they should be told. ``end_relays(count)`` closes connections that are relayed to other nodes; see
-    `NodeDrain`.
+    `NodeDrain`. ``end_relays_to(node)`` closes those to one node, which is dead.
     """
 
     def __init__(
@@ -91,10 +92,12 @@ class JoinedCluster:
         relaying: Callable[[Member, str], Relaying | Redirect | Transfer],
         clients: str = "",
         end_relays: Callable[[int], int] = lambda _: 0,
+        end_relays_to: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.name = name
         self.me = Member(node, boot, "", VERSION, clients)
         self._end_relays = end_relays
+        self._end_relays_to = end_relays_to
         self.lease = lease
         self._runtime = runtime
         self._engine = engine
@@ -163,7 +166,7 @@ class JoinedCluster:
         """Return whether this node has the sessions of `lane`."""
         return self.keeper.has(lane)
 
-    def unready(self) -> str:
+    def unready(self) -> NodeState | Literal[""]:
         """Return why new clients should use another node, or an empty string."""
         if self.drain.state and self.ready:
             return self.drain.state
@@ -405,6 +408,7 @@ class JoinedCluster:
         self._runtime.log("warning", "cluster.member_left", node=member.node)
         self.interest.member_left(member.node)
         self.forwarding.node_gone(member.node)
+        self._end_relays_to(member.node)
         self._update_owners(member.node)
         self.keeper.look()
 

@@ -84,13 +84,7 @@ def _check_node(cluster: JoinedCluster, node: str) -> None:
 
 
 def _state(cluster: JoinedCluster) -> NodeState:
-    if cluster.ready and cluster.drain.state:
-        return cluster.drain.state
-    if cluster.keeper.leaving:
-        return "leaving"
-    if not cluster.ready:
-        return "joining"
-    return "ready" if cluster.membership.renewed_ago < cluster.lease else "unconfirmed"
+    return cluster.unready() or "ready"
 
 
 def _lane(cluster: JoinedCluster, lane: str) -> ClusterLane:

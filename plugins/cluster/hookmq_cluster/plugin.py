@@ -125,7 +125,7 @@ class ClusterPlugin(Plugin):
             self._engine = self.make_engine(runtime)
             self.joined = JoinedCluster(
                 self.config.name, runtime, self._engine, self.node, runtime.token(8),
-                self.config.lease, self.directions, self.config.client_address, self.end_relays,
+                self.config.lease, self.directions, self.config.client_address, self.end_relays, self.end_relays_to,
             )  # fmt: skip
         return self.joined
 
@@ -146,6 +146,10 @@ class ClusterPlugin(Plugin):
     def end_relays(self, count: int) -> int:
         """Close up to `count` connections that this node relays, and return how many are left. Tests replace it, too."""
         return self._relays.end(count)
+
+    def end_relays_to(self, node: str) -> None:
+        """Close the connections that this node relays to a dead node. Tests replace it, too."""
+        self._relays.end_to(node)
 
     async def open_relay(self, cluster: JoinedCluster) -> str:
         """Accept connections of other nodes. Return the address that they use."""

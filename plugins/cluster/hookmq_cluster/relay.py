@@ -66,6 +66,11 @@ class Relays:
             relay.end()
         return len(self.open)
 
+    def end_to(self, node: str) -> None:
+        """Close the connections of clients that are relayed to `node`."""
+        for relay in [one for one in self.open if one.node == node]:
+            relay.end()
+
     def relaying(self, node: str, address: str, lane: str) -> Relaying:
         """Return what relays a connection to `node`, which owns `lane`. `address` is the HOST:PORT of its relay
         listener; IPv6 addresses are in brackets.
@@ -86,9 +91,9 @@ class NodeRelay:
     def __init__(
         self, relays: Relays, wire: Wire, node: str, address: str, request: Request
     ) -> None:
+        self.node = node
         self._relays = relays
         self._wire = wire
-        self._node = node
         self._address = address
         self._request = request
         self._loop = asyncio.get_running_loop()
@@ -233,7 +238,7 @@ class NodeRelay:
         self._waiting.clear()
         self._stream.abort()
         counters = self._relays.counters
-        counters.failed(self._loop.time(), self._node, self._address, reason)
+        counters.failed(self._loop.time(), self.node, self._address, reason)
         self._wire.close()
 
     def _finish(self) -> None:

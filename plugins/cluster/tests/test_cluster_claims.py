@@ -99,8 +99,8 @@ def test_a_crowd_of_new_clients_leaves_room_for_commits() -> None:
     while len(found) < 50:
         world.runtime.advance(0.0001)
     before = world.log.sequence
-    engine, told = world.engines["a"], []
-    engine.commit((Entry(NAMES.lease("a"), b"x"),), told.append)
+    told: list[object] = []
+    world.engines["a"].commit((Entry(NAMES.lease("a"), b"x"),), told.append)
     while not told:
         world.runtime.advance(0.0001)
     assert world.log.sequence - before < 40

@@ -60,7 +60,7 @@ def test_status_shows_members_and_lanes(world: ClusterWorld) -> None:
 def test_status_without_a_log(world: ClusterWorld) -> None:
     world.engines["a"].crash()
     world.advance(LEASE + 1.0)
-    assert world.manager("a").show_cluster().state == "unconfirmed"
+    assert world.manager("a").show_cluster().state == "isolated"
 
 
 def test_status_before_the_start() -> None:

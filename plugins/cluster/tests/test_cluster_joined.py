@@ -519,6 +519,12 @@ def test_a_node_keeps_the_state_of_its_plugins(three: ClusterWorld) -> None:
     assert back.handle("cluster").state.get("key") == b"value"
 
 
+def test_relays_to_a_dead_node_are_closed(three: ClusterWorld) -> None:
+    three.kill("c")
+    three.advance(3 * LEASE)
+    assert [three.plugins[name].relays_ended for name in "abc"] == [["c"], ["c"], []]
+
+
 @pytest.mark.parametrize("seconds", [5.0, 40.0, 300.0])
 def test_acknowledgements_wait_while_the_log_is_away(three: ClusterWorld, seconds: float) -> None:
     subscriber = three.connect("b", "s", session_expiry_interval=3600)

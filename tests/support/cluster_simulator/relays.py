@@ -10,18 +10,21 @@ from cluster_simulator.clock import NodeClock
 
 
 class SimulatedRelay:
-    """A relay from the node `near`, which has the client's connection `wire`, to the node `far`, which has the session.
+    """A relay from the node `near`, which has the client's connection `wire`, to the process `far` of `node`, which has
+    the session.
     `ended` is called once neither side needs it.
     """
 
     def __init__(
         self,
         near: NodeClock,
+        node: str,
         far: NodeClock,
         wire: Wire,
         ended: Callable[["SimulatedRelay"], None],
     ) -> None:
         self.near = near
+        self.node = node
         self.far = far
         self._wire = wire
         self._ended = ended

@@ -43,6 +43,9 @@ class NodePlugin(SimulatedPlugin):
     def end_relays(self, count: int) -> int:
         return self.world.end_relays(self.node, count)
 
+    def end_relays_to(self, node: str) -> None:
+        self.world.end_relays_to(self.node, node)
+
 
 class World(ClusterWorld):
     """A cluster with faults. `skew` is the largest error of a wall clock in seconds, `drift` that of a clock's speed.
@@ -214,8 +217,9 @@ class World(ClusterWorld):
                 wire.close()
                 return Unreachable()
             relay = SimulatedRelay(
-                self.clocks[near], self.clocks[node], wire, lambda one: self.relays.pop(one, None)
-            )
+                self.clocks[near], node, self.clocks[node], wire,
+                lambda one: self.relays.pop(one, None),
+            )  # fmt: skip
             self.relays[relay] = None
             broker = self.nodes[node].broker
 
@@ -235,6 +239,12 @@ class World(ClusterWorld):
         for relay in own[:count]:
             relay.end()
         return max(0, len(own) - count)
+
+    def end_relays_to(self, near: str, node: str) -> None:
+        """Close the connections that the node `near` relays to `node`."""
+        for relay in [one for one in self.relays if one.near is self.clocks[near]]:
+            if relay.node == node:
+                relay.end()
 
 
 def _nothing(_: object) -> None:

@@ -5,7 +5,7 @@ import { bytes, cut, duration } from "../format.js";
 import { table } from "../table.js";
 
 const EVERY = 2000;
-const KINDS = { ready: "on", unconfirmed: "bad" };
+const KINDS = { ready: "on", isolated: "bad" };
 const known = (value, as) => value === null ? "" : as(value);
 
 export default function cluster(context, main) {
