@@ -54,7 +54,7 @@ class ClusterConfig:
     name: str = setting("hookmq", "name of the cluster; all its nodes have the same one")
     replicas: int = setting(
         3,
-        "how many NATS servers store each commit; used when the stream is created",
+        "how many NATS servers store each commit; the stream must have the same number",
         minimum=1,
         maximum=5,
     )
