@@ -51,8 +51,9 @@ class Claims:
     """Finds and claims clients.
 
     `home` is the lane for new sessions. `lane_of` returns the lane of a session on this node, `place` gets the lane
-    of a new one. `owner` returns the live owner of a lane, or None. `relaying` returns how a client reaches a node that
-    has a lane. `kick` tells all other nodes to disconnect a client, because it has a new connection here.
+    of another one, and whether it was claimed. `owner` returns the live owner of a lane, or None. `relaying` returns how
+    a client reaches a node that has a lane. `kick` tells all other nodes to disconnect a client, because it has a new
+    connection here.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Claims:
         node: str,
         home: str,
         lane_of: Callable[[str], str | None],
-        place: Callable[[str, str], None],
+        place: Callable[[str, str, bool], None],
         owner: Callable[[str], Member | None],
         relaying: Callable[[Member, str], Relaying | Redirect | Transfer],
         kick: Callable[[str], None],
@@ -116,7 +117,7 @@ class Claims:
                 reason = "the node with the session is down, and no other one has taken over yet"
                 done(Refused(ReasonCode.SERVER_UNAVAILABLE, reason))
             elif owner.node == self._node:
-                self._place(client_id, lane)
+                self._place(client_id, lane, False)
                 done(Here())
             else:
                 done(self._relaying(owner, lane))
@@ -173,7 +174,7 @@ class Claims:
             self._creating -= 1
             self._create_waiting()
             if isinstance(result, Appended):
-                self._place(client_id, self._home)
+                self._place(client_id, self._home, True)
                 done(None)
             else:
                 done(_LOST if isinstance(result, NotAppended) else _UNAVAILABLE)

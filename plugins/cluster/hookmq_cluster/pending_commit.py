@@ -25,9 +25,9 @@ class PendingCommit:
     """The commit that is being appended.
 
     `frames` are the frames of this node's lanes, `sessions` the entries about sessions with the lane they belong to, and
-    `others` all other entries. If there are too many entries for one commit of the log, `others` are appended before.
-    Entries about new sessions may be among them, and those about ended sessions may follow, as `late`. In between, or
-    after a crash, clients are sent to a lane without their session, where they get a new one.
+    `others` all other entries. If there are too many entries for one commit of the log, the first ones of `others` are
+    appended before. Entries about new sessions may be among them, and those about ended sessions may follow, as `late`.
+    In between, or after a crash, clients are sent to a lane without their session, where they get a new one.
     """
 
     __slots__ = ("attempt", "begun", "done", "frames", "id", "late", "others", "sessions")
@@ -52,20 +52,31 @@ class PendingCommit:
             self.sessions.append((lane, entry))
 
     def trim(self, limit: int) -> None:
-        """Move entries about sessions to `late` and `others`, so that `last_part` has at most `limit` entries if
-        possible."""
-        for _ in range(min(len(self.last_part()) - limit, len(self.sessions))):
+        """Move entries about sessions to `late`, and to the beginning of `others`, so that all that remains has at most
+        `limit` entries if possible."""
+        excess = len(self.last_part()) + len(self.others) - limit
+        early: list[Entry] = []
+        for _ in range(min(excess, len(self.sessions))):
             lane, entry = self.sessions.pop()
             if entry.data:
-                self.others.append(entry)
+                early.append(entry)
             else:
                 self.late.append((lane, entry))
+        self.others[:0] = early
 
     def last_part(self) -> list[Entry]:
         """Return the entries that must be appended together."""
         entries = [entry for made in self.frames.values() for entry in made.entries]
         entries += [entry for _, entry in self.sessions]
         return entries
+
+
+def split_off(entries: list[Entry], room: int) -> tuple[list[Entry], list[Entry]]:
+    """Return the first entries, and up to `room` last ones. The parts of one frame stay together; see `split_entries`."""
+    cut = max(0, len(entries) - room)
+    while 0 < cut < len(entries) and entries[cut].subject == entries[cut - 1].subject:
+        cut += 1
+    return entries[:cut], entries[cut:]
 
 
 def split_entries(entries: list[Entry], limit: int) -> list[list[Entry]]:

@@ -36,15 +36,17 @@ class Split:
     - `retained`: records of retained messages and their publishers, in order.
     - `ended`: the clients whose sessions have ended, and their lanes.
     - `begun`: the clients with sessions that are new in the lane and were not claimed, and their lanes.
+    - `claimed`: the clients with sessions that are new in the lane and were claimed.
     """
 
-    __slots__ = ("begun", "ended", "lanes", "retained")
+    __slots__ = ("begun", "claimed", "ended", "lanes", "retained")
 
     def __init__(self) -> None:
         self.lanes: dict[str, list[Record]] = {}
         self.retained: list[Retained] = []
         self.ended: dict[str, str] = {}
         self.begun: dict[str, str] = {}
+        self.claimed: list[str] = []
 
 
 class Placement:
@@ -58,6 +60,8 @@ class Placement:
         self.home = home
         self._lanes = lanes
         self._clients: dict[str, str] = {}
+        self._claimed: set[str] = set()
+        """Clients that were claimed for a session in the home lane that no commit contains yet."""
         self._groups: dict[str, str] = {}
         """The lanes of queues of shared subscriptions that are not in the home lane."""
         self._kept: dict[str, None] = {}
@@ -67,9 +71,12 @@ class Placement:
         """Return the lane of a session, or None if it is not known."""
         return self._clients.get(client_id)
 
-    def place(self, client_id: str, lane: str) -> None:
-        """Note the lane of a session."""
+    def place(self, client_id: str, lane: str, claimed: bool = False) -> None:
+        """Note the lane of a session. If it was `claimed`, its entry in the log is new. Otherwise, that was read, and the
+        session may have ended meanwhile."""
         self._clients[client_id] = lane
+        if claimed:
+            self._claimed.add(client_id)
 
     def clients(self, lane: str) -> list[str]:
         """Return the clients whose sessions are in `lane`, also if these are not committed yet."""
@@ -133,6 +140,8 @@ class Placement:
     def remove_lane(self, lane: str) -> None:
         """A lane was closed."""
         self._clients = {client: one for client, one in self._clients.items() if one != lane}
+        if lane == self.home:
+            self._claimed.clear()
         self._groups = {owner: one for owner, one in self._groups.items() if one != lane}
 
     def release_groups(self) -> None:
@@ -144,7 +153,7 @@ class Placement:
 
     def split(self, records: Sequence[Record]) -> Split:
         """Return the records by lane. Raises KeyError with its id if a message is missing."""
-        splitting = _Splitting(self, self._lanes, self._clients)
+        splitting = _Splitting(self, self._lanes, self._clients, self._claimed)
         if self._kept and self.home in self._lanes:
             for owner in self._kept:
                 lane = self._groups.pop(owner, self.home)
@@ -166,6 +175,7 @@ class Placement:
         for client_id in split.ended:
             self._clients.pop(client_id, None)
         self._clients.update(split.begun)
+        self._claimed.difference_update(split.claimed, split.ended)
 
 
 class Queues:
@@ -183,11 +193,16 @@ class _Splitting:
     """The state of one call of `Placement.split`."""
 
     def __init__(
-        self, placement: Placement, logs: Mapping[str, LaneLog], clients: Mapping[str, str]
+        self,
+        placement: Placement,
+        logs: Mapping[str, LaneLog],
+        clients: Mapping[str, str],
+        claimed: Container[str],
     ) -> None:
         self._placement = placement
         self._logs = logs
         self._clients = clients
+        self._claimed = claimed
         self._split = Split()
         self._messages: dict[int, PutMessage] = {}
         self._present: set[tuple[str, int]] = set()
@@ -217,10 +232,13 @@ class _Splitting:
             elif isinstance(record, PutSession):
                 client_id = record.session.client_id
                 lane = self._clients.get(client_id, home)
-                if client_id in split.ended:
-                    del split.ended[client_id]
-                elif client_id not in self._clients:
-                    split.begun[client_id] = lane
+                split.ended.pop(client_id, None)
+                log = self._logs.get(lane)
+                if log is not None and client_id not in log.state.clients:
+                    if client_id in self._claimed:
+                        split.claimed.append(client_id)
+                    else:
+                        split.begun[client_id] = lane
                 add(lane, record)
             elif isinstance(record, DropSession):
                 client_id = record.client_id

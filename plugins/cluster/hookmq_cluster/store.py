@@ -31,6 +31,7 @@ from hookmq_cluster.pending_commit import (
     CommitCounters,
     PendingCommit,
     split_entries,
+    split_off,
 )
 from hookmq_cluster.placement import Placement, Retained
 from hookmq_cluster.result_search import Renew, ResultSearch
@@ -156,9 +157,9 @@ class ClusterStore:
         log = self._lanes.get(lane) if lane is not None else None
         return lane is not None and not (log is not None and log.state.is_volatile(client_id))
 
-    def place(self, client_id: str, lane: str) -> None:
-        """Note the lane of a new session, whose entry in the log exists already."""
-        self.placement.place(client_id, lane)
+    def place(self, client_id: str, lane: str, claimed: bool = False) -> None:
+        """Note the lane of a session; see `Placement.place`."""
+        self.placement.place(client_id, lane, claimed)
 
     def received(self, lane: str, sequence: int, size: int = 0) -> None:
         """Frames of other nodes in `lane` up to `sequence` are delivered. They have `size` bytes since the last call. The
@@ -265,16 +266,13 @@ class ClusterStore:
         limit = self._engine.max_batch
         commit.trim(limit)
         last = commit.last_part()
-        others = commit.others
         if len(last) > limit:
             reason = f"a commit has {len(last)} entries in this node's lanes"
             self._fail(commit, f"{reason}, at most {limit} are possible")
             return
-        parts: list[list[Entry]] = []
-        if len(last) + len(others) > limit:
-            # Without an answer, publishers send these messages again. QoS 2 messages may then arrive twice.
-            parts = [self._fenced(part) for part in split_entries(others, limit)]
-            others = []
+        # Without an answer, publishers send the messages in `first` again. Those with QoS 2 may then arrive twice.
+        first, others = split_off(commit.others, limit - len(last))
+        parts = [self._fenced(part) for part in split_entries(first, limit)]
         parts += [[*last, *others]] if last or others else []
         self._append_part(commit, parts, 0)
 

@@ -42,7 +42,8 @@ class World:
             return None if found is None else Member(found, "1", "")
 
         return Claims(
-            engine, NAMES, self.runtime, name, name, placed.get, placed.__setitem__, owner,
+            engine, NAMES, self.runtime, name, name, placed.get,
+            lambda client_id, lane, _: placed.__setitem__(client_id, lane), owner,
             lambda member, lane: relay,
             lambda client_id: self.kicks.append((name, client_id)),
         )  # fmt: skip

@@ -519,6 +519,25 @@ def test_a_node_keeps_the_state_of_its_plugins(three: ClusterWorld) -> None:
     assert back.handle("cluster").state.get("key") == b"value"
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_client_that_ends_its_session_may_begin_another_one_at_once(seed: int) -> None:
+    """The entry of the first session may be read before its end is committed."""
+    durable: dict[str, Any] = {"session_expiry_interval": 3600, "clean_start": False}
+    world = ClusterWorld("a", "b", seed=seed)
+    client = world.connect("a", "s", **durable)
+    with world.nodes["a"].together():
+        client.disconnect(session_expiry_interval=0)
+        again = world.nodes["a"].connect("s", expect=None, **durable)
+        world.advance(0.5)
+    again.subscribe("t", 1)
+    again.disconnect()
+    world.connect("a", "p").publish("t", b"x", 1)
+    resumed = world.connect("b", "s", **durable)
+    world.settle()
+    assert payloads(resumed) == [b"x"]
+    world.close()
+
+
 def test_relays_to_a_dead_node_are_closed(three: ClusterWorld) -> None:
     three.kill("c")
     three.advance(3 * LEASE)
