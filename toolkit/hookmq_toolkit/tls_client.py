@@ -40,7 +40,8 @@ def client_context(tls: TlsConfig) -> ssl.SSLContext:
             raise OSError(error.errno, error.strerror, shown_path(path)) from None
     context = ssl.create_default_context(cafile=str(tls.ca_file) if tls.ca_file else None)
     if tls.cert_file is not None:
-        context.load_cert_chain(tls.cert_file, tls.key_file)
+        # Without a password, OpenSSL would ask for that of an encrypted key on the terminal.
+        context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
     return context
 
 
@@ -58,7 +59,7 @@ def check_tls(
         return client_context(tls)
     except ssl.SSLError as error:
         files = [shown_path(one) for one in (tls.ca_file, tls.cert_file, tls.key_file) if one]
-        reason = error.reason or type(error).__name__
+        reason = error.reason or "expected PEM files, and a private key that is not encrypted"
         raise ConfigError(f"{', '.join(files)} cannot be used: {reason}", path=path) from error
     except OSError as error:
         message = f"{error.filename} cannot be used: {error.strerror}"

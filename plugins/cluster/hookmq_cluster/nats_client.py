@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from math import inf
+from threading import Thread
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -17,10 +20,30 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
 """Seconds between two rounds of attempts to connect, from the first to the longest pause."""
 
+READ: Final = 5.0
+"""Seconds for reading the files of the options."""
+
 Handler = Callable[[str, str, bytes, bytes], None]
 """Called for each message: subject, subject for the answer, header, data."""
 Answer = Callable[[bytes, bytes | None], None]
 """Called for each answer: header, data. The data is None if the connection was lost; nothing follows then."""
+
+
+def _in_thread(call: Callable[[], NatsOptions]) -> asyncio.Future[NatsOptions]:
+    """Call `call` in a thread that does not keep the process alive, because a file on a lost disk may block for ever."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[NatsOptions] = loop.create_future()
+
+    def run() -> None:
+        try:
+            finish = partial(future.set_result, call())
+        except Exception as error:
+            finish = partial(future.set_exception, error)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(finish)
+
+    Thread(target=run, name="hookmq-nats-files", daemon=True).start()
+    return future
 
 
 class NatsClient:
@@ -43,6 +66,10 @@ class NatsClient:
         self._runtime = runtime
         self._check = check
         self._reread = reread
+        self._reading: asyncio.Future[NatsOptions] | None = None
+        """The files are being read."""
+        self._pause = FIRST_PAUSE
+        self._connected_at = 0.0
         self._connection: NatsConnection | None = None
         self._watching: list[Callable[[bool], None]] = []
         self._subscriptions: dict[int, tuple[str, Handler]] = {}
@@ -166,7 +193,6 @@ class NatsClient:
 
         With `give_up`, raise ServerRefused if a server cannot be used without a change.
         """
-        pause = FIRST_PAUSE
         logged: dict[str, str] = {}
         while not await self._round(failures):
             if give_up and any(isinstance(one, ServerRefused) for one in failures.values()):
@@ -175,8 +201,7 @@ class NatsClient:
             if shown != logged:
                 logged = shown
                 self._runtime.log("warning", "cluster.nats_unreachable", servers=logged)
-            await asyncio.sleep(pause * (0.5 + self._runtime.random()))
-            pause = min(pause * 2, LONGEST_PAUSE)
+            await self._rest()
 
     async def _round(self, failures: dict[str, Exception]) -> bool:
         """Try each server once. Return whether one is connected."""
@@ -200,12 +225,20 @@ class NatsClient:
 
     async def _read_options(self, failures: dict[str, Exception]) -> None:
         """Read the files of the options again. Keep the last ones while that fails."""
-        if self._reread is not None:
-            try:
-                self._options = await asyncio.to_thread(self._reread)
-                failures.pop("options", None)
-            except HookMQError as error:
-                failures["options"] = error
+        if self._reread is None:
+            return
+        if self._reading is None:
+            self._reading = _in_thread(self._reread)
+        await asyncio.wait([self._reading], timeout=READ)
+        if not self._reading.done():
+            failures["options"] = EngineError(f"files could not be read within {READ:g} s")
+            return
+        reading, self._reading = self._reading, None
+        try:
+            self._options = reading.result()
+            failures.pop("options", None)
+        except HookMQError as error:
+            failures["options"] = error
 
     async def _keep(self) -> None:
         """Reconnect for ever."""
@@ -213,7 +246,16 @@ class NatsClient:
             self._ended = asyncio.Event()
             if self._connection is not None:
                 await self._ended.wait()
+            if self._runtime.now() - self._connected_at > LONGEST_PAUSE:
+                self._pause = FIRST_PAUSE
+            else:  # the server closes connections that it has accepted
+                await self._rest()
             await self._connect({}, False)
+
+    async def _rest(self) -> None:
+        """Wait until the next attempt."""
+        await asyncio.sleep(self._pause * (0.5 + self._runtime.random()))
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
     def _kept(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -230,6 +272,7 @@ class NatsClient:
 
     def _use(self, connection: NatsConnection, server: str) -> None:
         self._connection = connection
+        self._connected_at = self._runtime.now()
         self._server = server
         self.info = connection.info
         # Anything written without a connection is lost.

@@ -281,9 +281,10 @@ class NatsConnection(asyncio.Protocol):
             self.denied = said
         else:
             self._reason = said
-            if not self._opened:
+            if not self._opened:  # the caller of `open` logs the error
                 refused = any(one in text.lower() for one in _REFUSALS)
                 self._fail(ServerRefused(said) if refused else EngineError(said))
+                return
         self._runtime.log("warning", "cluster.nats_error", error=text)
 
     def _fail(self, error: Exception) -> None:

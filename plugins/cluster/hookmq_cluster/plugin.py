@@ -22,6 +22,7 @@ from hookmq.plugin import (
 )
 from hookmq_toolkit import cluster as cluster_service
 from hookmq_toolkit import shared_facts
+from hookmq_toolkit.files import check_regular
 from hookmq_toolkit.state_folder import default_folder
 from hookmq_toolkit.tls_client import check_tls
 
@@ -90,6 +91,7 @@ class ClusterPlugin(Plugin):
         credentials = ""
         if config.credentials is not None:
             try:
+                check_regular(config.credentials)  # a pipe would block
                 credentials = config.credentials.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(f"credentials: {error}") from None
@@ -219,7 +221,11 @@ class ClusterPlugin(Plugin):
     @hookimpl
     async def on_reload(self) -> None:
         """Use renewed certificates for new connections to other nodes. Files for NATS are read before each connection."""
-        found = await asyncio.to_thread(relay_contexts, self.config.relay_tls)
+        try:
+            found = await asyncio.to_thread(relay_contexts, self.config.relay_tls)
+        except ConfigError as error:
+            self.log("error", "cluster.relay_tls_kept", reason=str(error))
+            return
         if self._tls is not None and found is not None and self.config.relay_tls is not None:
             self._relays.tls = found.client
             load_files(self._tls.server, self.config.relay_tls)

@@ -36,4 +36,4 @@ def load_files(context: ssl.SSLContext, config: TlsConfig) -> None:
     """
     assert config.cert_file is not None
     context.load_verify_locations(config.ca_file)
-    context.load_cert_chain(config.cert_file, config.key_file)
+    context.load_cert_chain(config.cert_file, config.key_file, password=lambda: "")

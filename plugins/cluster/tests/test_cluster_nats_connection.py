@@ -4,19 +4,29 @@ import asyncio
 import base64
 import hashlib
 import json
+import os
 import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
+from threading import Event, Thread, current_thread
 from time import monotonic, time
 from typing import Any
 
 import nkeys  # type: ignore[import-untyped]
 import pytest
 import trustme
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+)
 from engine_contract import Calls, appended
+from hookmq.plugin import ConfigError
+from hookmq_cluster import nats_client
 from hookmq_cluster.config import ClusterConfig
 from hookmq_cluster.engine import Appended, Entry
 from hookmq_cluster.engine_errors import EngineError
@@ -236,6 +246,77 @@ def test_renewed_files_are_used_for_the_next_connection(
         assert calls.all == []
         write(authority)
         assert isinstance(calls.one(20.0), Appended)
+        bench.close()
+
+
+def test_files_that_cannot_be_used_are_refused_at_once(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    pipe, own, key = tmp_path / "pipe", tmp_path / "own.pem", tmp_path / "key.pem"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match=r"credentials: .*not a regular file"):
+        make_plugin(ClusterPlugin, ClusterConfig(credentials=pipe), use="cluster")
+    authority.issue_cert("client").cert_chain_pems[0].write_to_path(own)
+    secret = rsa.generate_private_key(65537, 2048).private_bytes(
+        Encoding.PEM, PrivateFormat.TraditionalOpenSSL, BestAvailableEncryption(b"secret")
+    )
+    key.write_bytes(secret)
+    tls = TlsConfig(cert_file=own, key_file=key)
+    with pytest.raises(ConfigError, match=r"key\.pem cannot be used: "):
+        make_plugin(ClusterPlugin, ClusterConfig(tls=tls), use="cluster")
+
+
+def test_files_that_block_do_not_prevent_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nats_client, "READ", 0.2)
+    with serving("") as server:
+        bench = NatsBench(server.urls, "blocked", 1)
+        options = NatsOptions(server.urls)
+        blocked = Event()
+        calls: list[Thread] = []
+
+        def reread() -> NatsOptions:
+            calls.append(current_thread())
+            blocked.wait()
+            return options
+
+        engine = NatsEngine(
+            options, bench.stream, bench.prefix + ">", bench.runtime(), 1, reread=reread
+        )
+        bench.engines.append(engine)
+        bench.loop.run_until_complete(engine.open(10.0))
+        [node] = server.nodes
+        node.kill()
+        bench.wait(lambda: "files could not be read within 0.2 s" in repr(bench.logged))
+        node.start()
+        appended(bench, engine, Entry(bench.prefix + "lane.a", b""))
+        assert [one.daemon for one in calls] == [True]
+        blocked.set()
+        bench.close()
+
+
+def test_a_server_that_closes_each_connection_is_not_asked_without_a_pause() -> None:
+    with serving("") as server:
+        bench = NatsBench(server.urls, "closing", 1)
+        host, port = address_of(server.urls[0])
+        accepted: list[int] = []
+
+        async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.append(1)
+            to, out = await asyncio.open_connection(host, port)
+            writer.write(await to.readline())
+            out.write(await reader.readuntil(b"PING\r\n"))
+            writer.write(await to.readuntil(b"PONG\r\n"))
+            await writer.drain()
+            for one in (writer, out):
+                one.close()
+
+        proxy = bench.loop.run_until_complete(asyncio.start_server(pass_on, "127.0.0.1", 0))
+        engine = bench.new((f"nats://127.0.0.1:{proxy.sockets[0].getsockname()[1]}",))
+        opening = bench.loop.create_task(engine.open(inf))
+        bench.pass_time(2.0)
+        assert 1 < len(accepted) < 12
+        opening.cancel()
+        proxy.close()
         bench.close()
 
 

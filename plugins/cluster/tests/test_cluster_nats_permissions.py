@@ -241,6 +241,7 @@ def test_a_password_that_changes_is_reported_until_it_is_right_again(server: Ser
     server.restart("another", "change-me")
     assert isinstance(calls.one(20.0), Appended)
     assert "change-me" not in repr(bench.logged)
+    assert [one for one in bench.logged if one[1] == "cluster.nats_error"] == []
 
 
 def test_a_server_that_accepts_only_smaller_messages_is_not_used(server: Server) -> None:

@@ -78,13 +78,20 @@ def test_a_client_without_a_certificate_is_refused(tmp_path: Path) -> None:
 
 def test_renewed_files_are_used_after_a_reload(tmp_path: Path) -> None:
     config = files(tmp_path, trustme.CA(), "a.example")
-    made = make_plugin(ClusterPlugin, ClusterConfig(relay_tls=config), use="cluster").plugin
+    logged: list[str] = []
+    made = make_plugin(
+        ClusterPlugin, ClusterConfig(relay_tls=config), use="cluster",
+        log=lambda _level, event, /, **fields: logged.append(f"{event} {fields}"),
+    ).plugin  # fmt: skip
     assert isinstance(made, ClusterPlugin)
     server = made._tls.server if made._tls is not None else None
     assert server is not None
     (tmp_path / "a.example.pem").write_text("not a certificate")
-    with pytest.raises(ConfigError, match="cannot be used"):
+    for _ in range(2):
         asyncio.run(made.on_reload())
+        text = logged.pop()
+        assert text.startswith("cluster.relay_tls_kept ")
+        assert "a.example.pem cannot be used" in text
     (tmp_path / "a.example.pem").unlink()
     files(tmp_path, trustme.CA(), "a.example")
     renewed = contexts(config)
