@@ -109,6 +109,8 @@ def test_a_source_without_a_store_is_refused(
     command = ["cluster", "import", "-c", str(config), "--from"]
     assert main([*command, str(tmp_path)]) == 1
     assert f"the folder {tmp_path} contains no store" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "none")]) == 2
+    assert f"{tmp_path}/none: no such file or folder" in capsys.readouterr().err
     assert main([*command, str(config)]) == 2
     assert "no plugin stores the broker's state" in capsys.readouterr().err
 
@@ -139,7 +141,13 @@ def test_a_backup_fills_another_cluster(
     assert "exists already" in capsys.readouterr().err
     other = ["-o", "plugins.0.config.name=other"]
     assert main(["cluster", "restore", "-c", config, *other, file, "--dry-run"]) == 0
-    assert "dry run: nothing was changed" in capsys.readouterr().out
+    found = capsys.readouterr().out
+    assert "dry run: nothing was changed; it would have restored from" in found
+    assert "into cluster 'other'" in found
+    assert main(["cluster", "check", "-c", config, *other]) == 0
+    assert "HOOKMQ_other does not exist" in capsys.readouterr().out
+    assert main(["cluster", "restore", "-c", config, file, "--dry-run"]) == 1
+    assert "cluster 'hookmq' already has 20 sessions" in capsys.readouterr().err
     assert main(["cluster", "restore", "-c", config, *other, file]) == 0
     assert main(["cluster", "export", "-c", config, *other, "--to", str(new)]) == 0
     assert lines_of(new, capsys) == lines_of(old, capsys)

@@ -23,7 +23,7 @@ class NatsServer:
         self.port = free_port()
         file = self.folder / "nats.conf"
         file.write_text(
-            f'listen: "127.0.0.1:{self.port}"\nmax_payload: 65536\n'
+            f'listen: "127.0.0.1:{self.port}"\n'
             f'jetstream {{ store_dir: "{self.folder}", sync_interval: always }}\n{more}\n'
         )
         self._words = [str(program), "-c", str(file)]

@@ -200,4 +200,5 @@ def _reason(error: HTTPError) -> str:
         field = f"{problem['field']}: " if problem.get("field") else ""
         return f"{field}{problem['detail']} ({error.code})"
     except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError):
-        return f"{error.reason} ({error.code})"
+        hint = "; --url must be like http://HOST:PORT/plugins/admin" if error.code == 404 else ""
+        return f"{error.reason} ({error.code}){hint}"

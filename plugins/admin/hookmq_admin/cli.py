@@ -52,7 +52,9 @@ Run = Callable[[ApiClient, argparse.Namespace], Any]
 UNREACHABLE: Final = (
     "check that the broker runs with the plugin admin, and that --url is its address"
 )
-UNAUTHORIZED: Final = f"check --token-file or ${TOKEN}: the token may be expired or revoked"
+UNAUTHORIZED: Final = (
+    f"check --token-file or ${TOKEN}: the token may be expired, revoked, or of another broker"
+)
 CLIENT_COLUMNS: Final = (
     "client_id", "identity", "connected", "listener", "address", "version", "subscriptions", "inflight", "queued",
 )  # fmt: skip

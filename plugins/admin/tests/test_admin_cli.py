@@ -50,7 +50,7 @@ def test_it_is_a_command_of_hookmq(
     assert run_command(["admin", "overview", "--url", site.url]) == 1
     assert capsys.readouterr().err == (
         "hookmq: a valid token is required (401); "
-        "check --token-file or $HOOKMQ_ADMIN_TOKEN: the token may be expired or revoked\n"
+        "check --token-file or $HOOKMQ_ADMIN_TOKEN: the token may be expired, revoked, or of another broker\n"
     )
 
 

@@ -30,7 +30,11 @@ def add_commands(commands: Any) -> None:
         f"{STOP} If the command was interrupted, repeat it.",
     )  # fmt: skip
     one.add_argument("source", type=Path, metavar="FILE", help="the backup")
-    one.add_argument("--dry-run", action="store_true", help="check the backup, but change nothing")
+    one.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check the backup and the cluster, but change nothing",
+    )
     add_replace(one)
 
 
@@ -72,17 +76,24 @@ async def restore(arguments: argparse.Namespace) -> int:
     from hookmq_cluster.backup import Backup
     from hookmq_cluster.backup_file import BackupReader
     from hookmq_cluster.log_writer import LogWriter
+    from hookmq_cluster.migration import check_target
     from hookmq_cluster.opened_log import opened_log
 
     progress = ProgressLine("restoring")
     found = Backup(BackupReader(arguments.source))
-    if not arguments.dry_run:
-        async with opened_log(arguments) as log:
-            engine, names, runtime = log.engine, log.names, log.runtime
+    async with opened_log(arguments, create=not arguments.dry_run) as log:
+        engine, names, runtime = log.engine, log.names, log.runtime
+        if arguments.dry_run:
+            await check_target(log.existing, names, runtime, arguments.replace)
+        else:
             writer = LogWriter(engine, names, runtime, f"hookmq cluster restore {arguments.source}")
             try:
                 await found.restore(writer, engine, names, runtime, arguments.replace, progress)
             finally:
                 progress.end()
-    print_counts(arguments, f"restored from {arguments.source}", found.counts._asdict())
+    print_counts(
+        arguments,
+        f"restored from {arguments.source} into cluster {names.cluster!r}",
+        found.counts._asdict(),
+    )
     return 0

@@ -66,6 +66,6 @@ def print_counts(arguments: argparse.Namespace, done: str, counts: Mapping[str, 
     if arguments.json:
         print(json.dumps({"dry_run": dry_run, **counts}))
         return
-    print(f"dry run: nothing was changed; {done}:" if dry_run else f"{done}:")
+    print(f"dry run: nothing was changed; it would have {done}:" if dry_run else f"{done}:")
     for name, count in counts.items():
         print(f"  {name.replace('_', ' '):<15} {count:,}")

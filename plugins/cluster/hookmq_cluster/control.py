@@ -41,8 +41,7 @@ class ClusterControl:
             raise ClusterError("conflict", f"node {node!r} already owns lane {lane!r}", "node")
         target = cluster.membership.others.get(node)
         if target is None:
-            live = ", ".join(sorted(cluster.membership.others))
-            raise ClusterError("missing", f"no live node {node!r}; found: {live or 'none'}", "node")
+            raise _missing(cluster, node)
         if cluster.is_stopping(target):
             raise ClusterError("conflict", f"node {node!r} is stopping", "node")
         reason = await cluster.give_lane(lane, target)
@@ -77,10 +76,18 @@ class ClusterControl:
 
 def _check_node(cluster: JoinedCluster, node: str) -> None:
     """Raise ClusterError if `node` is not this node."""
-    if node != cluster.me.node:
-        raise ClusterError(
-            "conflict", f"this is node {cluster.me.node!r}; ask node {node!r} itself", "node"
-        )
+    if node == cluster.me.node:
+        return
+    if node not in cluster.membership.others:
+        raise _missing(cluster, node)
+    raise ClusterError(
+        "conflict", f"this is node {cluster.me.node!r}; ask node {node!r} itself", "node"
+    )
+
+
+def _missing(cluster: JoinedCluster, node: str) -> ClusterError:
+    live = ", ".join(sorted(cluster.membership.others))
+    return ClusterError("missing", f"no other live node {node!r}; found: {live or 'none'}", "node")
 
 
 def _state(cluster: JoinedCluster) -> NodeState:
@@ -107,7 +114,7 @@ def _check_lane(cluster: JoinedCluster, lane: str) -> None:
         raise ClusterError("missing", f"the cluster has no lane {lane!r}", "lane")
     if lane == cluster.home:
         raise ClusterError(
-            "conflict", f"lane {lane!r} is this node's own lane; stop the node to move it", "lane"
+            "conflict", f"lane {lane!r} is this node's own lane; drain the node to move it", "lane"
         )
     if owner.node != cluster.me.node:
         where = f"node {owner.node!r} owns" if owner.node else "no node owns"

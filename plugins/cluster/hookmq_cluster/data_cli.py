@@ -62,6 +62,8 @@ def _add_dry_run(parser: argparse.ArgumentParser) -> None:
 
 def opener_of(source: Path) -> "StoreOpener":
     """Return the store of a configuration file, or in a folder of the plugin storage. Raises ConfigError."""
+    if not source.exists():
+        raise ConfigError(f"{source}: no such file or folder")
     is_folder = source.is_dir()
     options = argparse.Namespace(
         config=None if is_folder else str(source),
@@ -104,7 +106,7 @@ async def import_(arguments: argparse.Namespace) -> int:
         try:
             if arguments.dry_run:
                 counts = await try_import(
-                    log.engine if log.exists else None, log.names, log.runtime, store, arguments.replace, progress
+                    log.existing, log.names, log.runtime, store, arguments.replace, progress
                 )  # fmt: skip
             else:
                 counts = await import_store(
@@ -113,7 +115,11 @@ async def import_(arguments: argparse.Namespace) -> int:
                 )  # fmt: skip
         finally:
             progress.end()
-    print_counts(arguments, f"imported from {opener.place}", counts.fields())
+    print_counts(
+        arguments,
+        f"imported from {opener.place} into cluster {log.names.cluster!r}",
+        counts.fields(),
+    )
     return 0
 
 

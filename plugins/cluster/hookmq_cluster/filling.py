@@ -34,11 +34,13 @@ def command_of(data: bytes) -> str:
 
 async def ask(runtime: Runtime, call: Callable[[Callable[[T | Unavailable], None]], object]) -> T:
     """Return the log's answer to `call`, which is repeated until there is one. Raises StoreError if there is none."""
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         found: T | Unavailable = await answer(runtime, call)
         if not isinstance(found, Unavailable):
             return found
         reason = found.reason
+        if not attempt:
+            runtime.log("warning", "cluster.log_awaited", reason=reason)
         await pause(runtime, RETRY)
     raise StoreError(f"the cluster's log does not answer: {reason}")
 

@@ -120,9 +120,11 @@ class Inspection:
             if failure and not (denied and "Permissions Violation" in failure):
                 yield Finding("failed", "stream", failure)
             elif not failure:
-                for finding in stream_findings(found, names.stream, config.replicas):
+                findings = stream_findings(found, names.stream, config.replicas)
+                for finding in findings:
                     yield finding
-            if found is not None and not denied:
+                failure = next((one.text for one in findings if one.state == "failed"), "")
+            if found is not None and not denied and not failure:
                 async for finding in self._contents(engine):
                     yield finding
         finally:

@@ -43,8 +43,12 @@ class LogContents:
     async def items(self, runtime: Runtime, state_lane: str = "") -> AsyncIterator[Item]:
         """Yield everything that is stored, as one store has it. Take the state of plugins from `state_lane` if given.
 
-        Raises StoreError if two lanes have the same session, or the same key of a plugin's state.
+        Raises StoreError if two lanes have the same session or the same key of a plugin's state, or if `state_lane` does
+        not exist.
         """
+        if state_lane and state_lane not in self.lanes:
+            found = ", ".join(sorted(self.lanes)) or "none"
+            raise StoreError(f"no lane {state_lane!r}; found: {found}")
         shared = self._shared()
         clients: dict[str, str] = {}
         keys: dict[tuple[str, str], str] = {}
@@ -61,7 +65,7 @@ class LogContents:
                     if keys.setdefault((item.space, item.key), name) != name:
                         raise StoreError(
                             f"{item.space!r} has the key {item.key!r} in the lanes "
-                            f"{keys[item.space, item.key]!r} and {name!r}; choose the lane whose state to take"
+                            f"{keys[item.space, item.key]!r} and {name!r}; choose one of them with --state-lane"
                         )
                 elif isinstance(item, QueueItem) and item.entry.owner in shared:
                     continue

@@ -82,19 +82,26 @@ async def try_import(
     replace: bool = False,
     progress: Progress = lambda _: None,
 ) -> ItemCounts:
-    """Read what `import_store` reads, and change nothing. Return the number of items. `engine` is None if the cluster has
-    no stream yet.
+    """Read what `import_store` reads, and change nothing. Return the number of items. See `check_target`.
 
     Raises StoreError as `import_store` does.
     """
-    if engine is not None:
-        await refuse_live_nodes(engine, runtime, names)
-        if not replace:
-            refuse_contents(names.cluster, await contents_of(engine, names, runtime))
+    await check_target(engine, names, runtime, replace)
     counts = ItemCounts()
     async for item in items_of(runtime, store.load(), store.read):
         _count(counts, item, progress)
     return counts
+
+
+async def check_target(
+    engine: Engine | None, names: Names, runtime: Runtime, replace: bool
+) -> None:
+    """Raise StoreError if a cluster must not be filled: a node is running, or it contains anything, unless `replace`.
+    `engine` is None if it has no stream yet."""
+    if engine is not None:
+        await refuse_live_nodes(engine, runtime, names)
+        if not replace:
+            refuse_contents(names.cluster, await contents_of(engine, names, runtime))
 
 
 async def prepare(

@@ -32,6 +32,11 @@ class OpenedLog(NamedTuple):
     nodes: tuple[str, ...]
     exists: bool = True
 
+    @property
+    def existing(self) -> Engine | None:
+        """The engine, or None if the log has no stream."""
+        return self.engine if self.exists else None
+
     def require(self) -> None:
         """Raise StoreError if the log has no stream."""
         if not self.exists:

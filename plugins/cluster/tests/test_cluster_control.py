@@ -89,9 +89,9 @@ def test_a_moved_lane_keeps_its_messages(world: ClusterWorld) -> None:
     ("lane", "to", "reason", "field", "text"),
     [
         ("x", "other", "missing", "lane", "the cluster has no lane 'x'"),
-        ("c", "x", "missing", "node", "no live node 'x'; found: {other}"),
+        ("c", "x", "missing", "node", "no other live node 'x'; found: {other}"),
         ("c", "owner", "conflict", "node", "node '{owner}' already owns lane 'c'"),
-        ("owner", "other", "conflict", "lane", "stop the node to move it"),
+        ("owner", "other", "conflict", "lane", "drain the node to move it"),
         ("other", "owner", "conflict", "lane", "node '{other}' owns lane '{other}'"),
     ],
 )

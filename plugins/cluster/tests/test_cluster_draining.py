@@ -504,7 +504,7 @@ def test_a_shared_subscription_gets_a_message_once_that_is_stored_when_its_lane_
 # requests that are refused ---------------------------------------------------------------------------------------
 
 
-def refusal(world: ClusterWorld, node: str, undo: bool = False) -> str:
+def refusal(world: ClusterWorld, node: str, undo: bool = False, reason: str = "conflict") -> str:
     """Return why node a refuses to drain a node, or to put it back."""
     manager = world.manager("a")
     change = (
@@ -514,13 +514,14 @@ def refusal(world: ClusterWorld, node: str, undo: bool = False) -> str:
     )
     with pytest.raises(ClusterError) as caught:
         change()
-    assert caught.value.reason == "conflict"
+    assert caught.value.reason == reason
     return str(caught.value)
 
 
 def test_refused_requests(world: ClusterWorld) -> None:
     assert refusal(world, "b") == "this is node 'a'; ask node 'b' itself"
     assert refusal(world, "b", undo=True) == "this is node 'a'; ask node 'b' itself"
+    assert refusal(world, "x", reason="missing") == "no other live node 'x'; found: b"
     assert refusal(world, "a", undo=True) == "node 'a' is ready"
     world.complete_drain("a")
     assert refusal(world, "a") == "node 'a' is drained already"

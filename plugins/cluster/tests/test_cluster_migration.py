@@ -241,8 +241,10 @@ def test_the_state_of_plugins_of_two_nodes_is_not_mixed() -> None:
     other.fill(one, "a")
     contents = other.contents()
     contents.lanes["b"] = contents.lanes["a"]
-    with pytest.raises(StoreError, match=r"'s/p' has the key 'key' in the lanes 'a' and 'b'"):
+    with pytest.raises(StoreError, match=r"'key' in the lanes 'a' and 'b'; .* --state-lane"):
         run(runtime, _all(contents.items(runtime)))
+    with pytest.raises(StoreError, match="no lane 'c'; found: a, b"):
+        run(runtime, _all(contents.items(runtime, "c")))
     assert len(run(runtime, _all(contents.items(runtime, "b")))) == 1
 
 

@@ -21,7 +21,7 @@ NUMBERS = itertools.count()
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[NatsServer]:
-    found = NatsServer()
+    found = NatsServer("max_payload: 65536")
     yield found
     found.close()
 
