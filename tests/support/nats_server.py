@@ -1,5 +1,6 @@
 """NATS servers with JetStream, running in a test's folder on free ports. The program is a development dependency."""
 
+import os
 import shutil
 import signal
 import socket
@@ -118,6 +119,7 @@ class NatsNode:
         """Stop the process, without closing its connections, until `resume`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until then, it may still answer
 
     def resume(self) -> None:
         """Let the process continue."""
