@@ -268,8 +268,9 @@ def forwarded(pid: int, port: int, rate: int, seconds: float) -> tuple[float, in
                 received += len(sub.recv(1 << 20))
             except BlockingIOError:
                 break
-        # This paces the load: a hundred bursts a second.
-        time.sleep(max(0.0, began + (step + 1) / 100 - time.monotonic()))
+        time.sleep(
+            max(0.0, began + (step + 1) / 100 - time.monotonic())
+        )  # a hundred bursts a second
     used = cpu_seconds(pid) - before
     took = time.monotonic() - began
     sub.close()

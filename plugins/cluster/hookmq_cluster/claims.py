@@ -25,7 +25,7 @@ _SEEN: Final = 10_000
 _CREATING: Final = 16
 """The largest number of new entries that are under way. Commits, and renewals of the lease, wait behind them."""
 _PATIENCE: Final = 10.0
-"""Seconds after which a client is refused whose entry could not be written."""
+"""Seconds after which a client is refused if its entry is still waiting to be written."""
 _UNAVAILABLE: Final = Refused(ReasonCode.SERVER_UNAVAILABLE, "the cluster does not answer")
 _LOST: Final = Refused(ReasonCode.SERVER_BUSY, "the client is connecting to another node as well")
 MOVING: Final = Refused(ReasonCode.SERVER_BUSY, "the session is moving to another node")

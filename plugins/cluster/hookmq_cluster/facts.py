@@ -15,7 +15,7 @@ from hookmq_cluster.names import Names
 
 VERSION: Final = 1
 _FORGET: Final = 1000
-"""The number of facts from which those that have ended are forgotten."""
+"""Facts that have ended are forgotten if there are at least this many facts."""
 _RETRY: Final = 1.0
 """Seconds until a fact is written again after the log did not answer."""
 

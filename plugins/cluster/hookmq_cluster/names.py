@@ -36,7 +36,7 @@ class Names:
         self.facts = self._stored + "fact.*"
         """What plugins share; see `hookmq_cluster.facts`."""
         self.all_away = self._stored + "away.*"
-        """What `away` names, for all nodes."""
+        """The state of plugins that any node has stored without its home lane."""
         self.leases = self._stored + "lease.*"
         """The leases of all nodes."""
         self.secret = self._stored + "secret"

@@ -50,8 +50,10 @@ class NatsClient:
     """Keeps one connection to any of several servers.
 
     `check` is called with the INFO of each server that is connected to. If it returns a text, the server is not used, for
-    that reason. No method raises because of the network. While there is no connection, messages are lost. `reread` is
-    called in a thread before each attempt to connect, and returns the options for it. It may raise HookMQError.
+    that reason. No method raises an exception if the network fails. Messages that are sent without a connection are lost.
+
+    Before each attempt to connect, `reread` is called in a thread. It returns the options for the attempt, or raises
+    HookMQError if its files cannot be used; the last options are used then.
     """
 
     def __init__(

@@ -51,8 +51,8 @@ LONGEST_PAUSE: Final = 2.0
 class NatsEngine:
     """An `Engine`. Call `open` first, and nothing else before it has returned.
 
-    `stream` is the name of the stream, and `subjects` the wildcard subject with all of its messages. `reread` is
-    that of `NatsClient`.
+    `stream` is the name of the stream, and `subjects` the wildcard subject with all of its messages. For
+    `reread`, see `NatsClient`.
     """
 
     def __init__(

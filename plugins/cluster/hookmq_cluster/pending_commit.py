@@ -52,8 +52,8 @@ class PendingCommit:
             self.sessions.append((lane, entry))
 
     def trim(self, limit: int) -> None:
-        """Move entries about sessions to `late`, and to the beginning of `others`, so that all that remains has at most
-        `limit` entries if possible."""
+        """Move entries about sessions to `late`, and to the beginning of `others`, until the others and all that must be
+        appended together have at most `limit` entries."""
         excess = len(self.last_part()) + len(self.others) - limit
         early: list[Entry] = []
         for _ in range(min(excess, len(self.sessions))):

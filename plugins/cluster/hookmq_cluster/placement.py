@@ -72,8 +72,8 @@ class Placement:
         return self._clients.get(client_id)
 
     def place(self, client_id: str, lane: str, claimed: bool = False) -> None:
-        """Note the lane of a session. If it was `claimed`, its entry in the log is new. Otherwise, that was read, and the
-        session may have ended meanwhile."""
+        """Note the lane of a session. If it was `claimed`, this node has just written its entry. Otherwise, the entry was
+        read from the log, and the session may have ended meanwhile."""
         self._clients[client_id] = lane
         if claimed:
             self._claimed.add(client_id)
